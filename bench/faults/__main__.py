@@ -5,6 +5,7 @@
   python -m bench.faults --workload acks --faults kill pause --seconds 60 --seed 7
   python -m bench.faults --target cluster                      two brokers, three bookies; cluster-zookeeper: with Apache ZooKeeper
   MAGNETAR_OLD=DIR python -m bench.faults --target upgrade     a cluster of an older checkout becomes today's, process by process
+  python -m bench.faults --workload geo                        two servers that replicate to each other, and failovers between them
   PULSAR_JARS=DIR python -m bench.faults --target pulsar       the same against Apache Pulsar's standalone
   python -m bench.faults --planted all                         deliberate bugs, each of which has to be found
   python -m bench.faults --check HISTORY.jsonl --workload set  a history that was written before
@@ -31,8 +32,8 @@ from typing import Any
 from bench.faults.checkers import CHECKERS, SHOWN_MAX
 from bench.faults.history import History, read
 from bench.faults.schedule import FAULTS, Nemesis
-from bench.faults.targets import ApachePulsar, Cluster, Magnetar, RollingUpgrade, Target
-from bench.faults.workloads import SETTINGS, WORKLOADS, Run
+from bench.faults.targets import ApachePulsar, Cluster, Magnetar, Regions, RollingUpgrade, Target
+from bench.faults.workloads import REGIONS, SETTINGS, WORKLOADS, Run
 
 TARGETS = ("magnetar", "pulsar", "cluster", "cluster-zookeeper", "upgrade")
 ATTEMPTS_OF_A_BUG = 5
@@ -40,6 +41,8 @@ ATTEMPTS_OF_A_BUG = 5
 
 def open_target(kind: str, folder: Path, workload: str, planted: str, faults: Sequence[str]) -> Target:
     settings = SETTINGS.get(workload, {})
+    if workload in REGIONS:
+        return Regions(folder, settings, planted)
     if kind == "magnetar":
         return Magnetar(folder, settings, planted, "disk" in faults)
     if kind == "pulsar":
@@ -136,7 +139,7 @@ def main(words: Sequence[str] | None = None) -> int:
         prog="python -m bench.faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--target", choices=TARGETS, default="magnetar")
-    parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=[])
     parser.add_argument("--faults", nargs="*", choices=FAULTS, default=list(FAULTS), help="those that the target knows")
     parser.add_argument("--seconds", type=float, default=20.0, help="under faults, for each workload and seed")
     parser.add_argument("--fault-gap", type=float, default=3.0, help="mean seconds between two faults")
@@ -151,6 +154,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", type=Path, metavar="FILE", help="check a history and run nothing")
     parser.add_argument("--json", action="store_true", help="one line of JSON for each run")
     args = parser.parse_args(words)
+    here = [name for name in WORKLOADS if args.target == "magnetar" or name not in REGIONS]
+    args.workload = args.workload or here
+    elsewhere = sorted(set(args.workload) - set(here))
+    if elsewhere:
+        parser.error(f"{', '.join(elsewhere)} runs on two servers of its own, so leave --target out")
     if args.check is not None:
         if len(args.workload) != 1:
             parser.error("--check needs --workload with the workload that wrote the history")

@@ -119,6 +119,35 @@ def check_acks(events: list[Event]) -> Problems:
     return problems + check_set(events)
 
 
+def check_geo(events: list[Event]) -> Problems:
+    """P1 and P2 in both clusters, no message goes round in a loop, and P6: no failover passes over what was not acknowledged."""
+    problems: Problems = []
+    sends = Counter(event["value"] for event in events if event["f"] in ("add", "again") and event["type"] != "ok")
+    asked = {event["value"] for event in of(events, "invoke", "ack")}
+    reads = {event["where"]: event["value"] for event in of(events, "ok", "read")}
+    for where, stored in reads.items():
+        found = Counter(stored)
+        problems += [
+            f"P1 {event['value']} has a receipt and is not in {where}"
+            for event in of(events, "ok", "add")
+            if event["value"] not in found
+        ]
+        problems += [f"{problem} in {where}" for problem in out_of_order(stored)]
+        problems += [
+            f"{text} is in {where} {count} times and was sent {sends[text]} times"
+            for text, count in found.items()
+            if count > sends[text]
+        ]
+    for event in of(events, "ok", "rest"):
+        left, where = {text for text, _ in event["value"]}, event["where"]
+        problems += [
+            f"P6 {text} was never acknowledged, and {where} passes over it"
+            for text in dict.fromkeys(reads[where])
+            if text not in asked and text not in left
+        ]
+    return problems
+
+
 def check_transactions(events: list[Event]) -> Problems:
     """List-append by Elle's names: G1a (aborted read), lost and torn commits, elements twice, reads that are not a prefix of later ones."""
     problems: Problems = []
@@ -240,5 +269,6 @@ CHECKERS: dict[str, Callable[[list[Event]], Problems]] = {
     "register": check_register,
     "transactions": check_transactions,
     "pipeline": check_pipeline,
+    "geo": check_geo,
 }
 """By workload."""

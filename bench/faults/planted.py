@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from magnetar.bookkeeper.bookie.storage.journal import Journal, ignore
+from magnetar.broker.replication.replicated_subscription import SnapshotCache
+from magnetar.broker.replicators.link import Link
 from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.broker.transactions.pending_acks import PendingAcks
 from magnetar.testing.sim.messaging import mutations
@@ -52,6 +54,21 @@ def _acks_of_a_commit_are_not_applied(stack: ExitStack) -> None:
     patch_attribute(stack, PendingAcks, "_apply", apply)
 
 
+def _a_snapshot_is_passed_when_read(stack: ExitStack) -> None:
+    patch_attribute(stack, SnapshotCache, "at_or_before", lambda self, mark_delete: self.newest)
+
+
+def _a_replicator_does_not_wait(stack: ExitStack) -> None:
+    """Its cursor passes an entry when it is sent, and not when the other cluster has it."""
+    send = Link._send
+
+    def sent(self: Any, producer: Any, position: Any, entry: Any) -> None:
+        send(self, producer, position, entry)
+        self._done(position)
+
+    patch_attribute(stack, Link, "_send", sent)
+
+
 def _of_the_simulator(name: str) -> Callable[[ExitStack], None]:
     return mutations.MUTATIONS[name].patch
 
@@ -82,6 +99,10 @@ PLANTED: dict[str, Planted] = {
     "aborted messages are delivered": Planted(_aborted_is_delivered, "transactions", ()),
     "acknowledgements of a committed transaction are not applied": Planted(
         _acks_of_a_commit_are_not_applied, "pipeline", ()
+    ),
+    "a snapshot counts as passed when it is read": Planted(_a_snapshot_is_passed_when_read, "geo", ()),
+    "a replicator's cursor passes what is on its way": Planted(
+        _a_replicator_does_not_wait, "geo", ("kill", "partition")
     ),
 }
 """By name."""

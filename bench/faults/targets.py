@@ -1,4 +1,5 @@
-"""What is tested: `magnetar standalone`, Apache Pulsar's standalone, behind a TCP proxy of ours; or a cluster of our processes."""
+"""What is tested: `magnetar standalone`, Apache Pulsar's standalone, behind a TCP proxy of ours; a cluster of our processes; or two
+clusters that replicate to each other."""
 
 from __future__ import annotations
 
@@ -11,12 +12,15 @@ import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.compat.pulsar.standalone import answers, command_of
+from tests.support.geo import Region
+from tests.support.geo_links import far_regions
 from tests.support.raw_transactions import RawTransactions
-from tests.support.stalling_proxy import StallingProxy
+from tests.support.stalling_proxy import Direction, StallingProxy
 
 from magnetar.base.ports import free_ports
 from magnetar.testing.cluster import ClusterProcesses
@@ -26,6 +30,26 @@ SITE = Path(__file__).resolve().parent / "site"
 """Goes onto the servers' PYTHONPATH: its sitecustomize makes clocks wrong and plants bugs."""
 START_TIMEOUT_S = 180.0
 TINY_DISK_MIB = 96
+LINK_DELAY_S = 0.02
+"""Between two clusters, one way."""
+
+
+class Door(Protocol):
+    """Where clients connect."""
+
+    def dial(self, topic: str = "", timeout_s: float = 5.0) -> RawTransactions:
+        """A new connection, to the topic's owner."""
+        ...
+
+
+class Partition(Protocol):
+    """What the faults `partition` act on."""
+
+    def stall(self, direction: Direction = "both") -> None: ...
+
+    def heal(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Target(ABC):
@@ -34,7 +58,7 @@ class Target(ABC):
     can = ("kill", "pause", "partition", "partition-up", "partition-down")
     port: int
     http_url: str
-    proxy: StallingProxy
+    proxy: Partition
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,10 +67,8 @@ class Target(ABC):
 
     def dial(self, topic: str = "", timeout_s: float = 5.0) -> RawTransactions:
         """A new connection, to the topic's owner."""
-        connection = RawTransactions(self.proxy.port, timeout_s=timeout_s)
-        if topic:
-            connection.lookup(topic)
-        return connection
+        assert isinstance(self.proxy, StallingProxy)
+        return _dialed(self.proxy.port, topic, timeout_s)
 
     def rest(self, method: str, path: str, body: object = None, timeout_s: float = 10.0) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -110,6 +132,13 @@ class Target(ABC):
         self.proxy.close()
         subprocess.run(["umount", "-l", str(self.folder / "disk")], capture_output=True)
         shutil.rmtree(self.folder / "disk", ignore_errors=True)
+
+
+def _dialed(port: int, topic: str, timeout_s: float) -> RawTransactions:
+    connection = RawTransactions(port, timeout_s=timeout_s)
+    if topic:
+        connection.lookup(topic)
+    return connection
 
 
 def environment(folder: Path, planted: str) -> dict[str, str]:
@@ -330,3 +359,74 @@ class RollingUpgrade(Cluster):
         while self.old:
             self.epoch += 1
             self.upgrade()
+
+
+class Side:
+    """One of two clusters, as its clients reach it."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+
+    def dial(self, topic: str = "", timeout_s: float = 5.0) -> RawTransactions:
+        return _dialed(self.region.server.port, topic, timeout_s)
+
+
+class _Between:
+    """The links between two clusters. `up`: nothing goes from the first to the second."""
+
+    def __init__(self, stack: ExitStack, folder: Path, settings: dict[str, object]) -> None:
+        self.links, self.regions = stack.enter_context(
+            far_regions(folder, "west", "east", delay_s=LINK_DELAY_S, settings=settings)
+        )
+
+    def stall(self, direction: Direction = "both") -> None:
+        west, east = (region.name for region in self.regions)
+        if direction != "down":
+            self.links.cut(west, east)
+        if direction != "up":
+            self.links.cut(east, west)
+
+    def heal(self) -> None:
+        self.links.mend_all()
+
+    def close(self) -> None:
+        self.heal()
+
+
+class Regions(Target):
+    """Two clusters of one process each that replicate to each other. Kills and pauses hit them in turn, partitions what is between them."""
+
+    can = (*Target.can, "clock")
+
+    def __init__(self, folder: Path, settings: dict[str, object], planted: str) -> None:
+        super().__init__(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ.update(environment(folder, planted))
+        self._stack = ExitStack()
+        between = _Between(self._stack, folder, settings)
+        self.proxy, self.regions = between, between.regions
+        self.sides = [Side(region) for region in self.regions]
+        self._turn = 0
+
+    @property
+    def pids(self) -> list[int]:
+        return [region.server.pid for region in self.regions if region.running]
+
+    def kill(self) -> None:
+        self._turn += 1
+        self.regions[self._turn % len(self.regions)].server.kill()
+
+    def start_again(self) -> None:
+        for region in self.regions:
+            if not region.running:
+                region.server.start()
+
+    def pause(self) -> None:
+        self._turn += 1
+        os.kill(self.regions[self._turn % len(self.regions)].server.pid, signal.SIGSTOP)
+
+    def log(self) -> str:
+        return "".join(region.server.log() for region in self.regions)
+
+    def close(self) -> None:
+        self._stack.close()

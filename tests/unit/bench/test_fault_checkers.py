@@ -129,6 +129,27 @@ def test_a_pipeline_passes_each_message_on_once() -> None:
         assert [each.partition(":")[0] for each in run(left, passed)] == ["torn"]
 
 
+def test_a_failover_passes_over_nothing_and_both_clusters_have_all() -> None:
+    def run(west: list[str], east: list[str], left: list[str], again: int = 0) -> list[str]:
+        steps: list[Step] = [*adds("p:0", "p:1"), *([(0, "info", "again", "p:1")] * again)]
+        steps.append((3, "invoke", "ack", "p:0", {"where": "west"}))
+        for where, stored in (("west", west), ("east", east)):
+            steps.append(("last", "ok", "rest", [[text, [1, 0]] for text in left], {"where": where}))
+            steps.append(("reader", "ok", "read", stored, {"where": where}))
+        return problems("geo", *steps)
+
+    both = ["p:0", "p:1"]
+    assert run(both, both, ["p:1"]) == []
+    assert run(both, both, ["p:0", "p:1"]) == []  # a repeat, which is allowed
+    assert run(both, both, []) == [
+        f"P6 p:1 was never acknowledged, and {where} passes over it" for where in ("west", "east")
+    ]
+    assert run(both, ["p:0"], ["p:1"]) == ["P1 p:1 has a receipt and is not in east"]
+    assert run(both, ["p:1", "p:0"], ["p:1"]) == ["P2 p:0 is stored behind p:1 in east"]
+    assert run(["p:0", "p:1", "p:1"], both, ["p:1"]) == ["p:1 is in west 2 times and was sent 1 times"]
+    assert run(["p:0", "p:1", "p:1"], both, ["p:1"], again=1) == []
+
+
 def call(process: int, f: str, value: int, kind: str = "ok") -> list[Step]:
     return [(process, "invoke", f, value if f == "write" else None), (process, kind, f, value)]
 
@@ -163,7 +184,9 @@ def test_histories_are_written_in_published_forms(tmp_path: Path) -> None:
     assert lines[2].endswith(':type :ok, :f :read, :value ["p:0"], :places [[1 0]]}')
 
 
-@pytest.mark.parametrize("target", [targets.Magnetar, targets.ApachePulsar, targets.Cluster, targets.RollingUpgrade])
+@pytest.mark.parametrize(
+    "target", [targets.Magnetar, targets.ApachePulsar, targets.Cluster, targets.RollingUpgrade, targets.Regions]
+)
 def test_every_target_can_be_made(target: type[targets.Target]) -> None:
     assert not target.__abstractmethods__
 
