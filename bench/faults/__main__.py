@@ -25,18 +25,41 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.faults.checkers import CHECKERS, SHOWN_MAX
+from bench.faults.failovers import geo
 from bench.faults.history import History, read
 from bench.faults.schedule import FAULTS, Nemesis
 from bench.faults.targets import ApachePulsar, Cluster, Magnetar, Regions, RollingUpgrade, Target
-from bench.faults.workloads import REGIONS, SETTINGS, WORKLOADS, Run
+from bench.faults.workloads import Run, acks, key_shared, pipelines, registers, repeats, sets, transactions
 
 TARGETS = ("magnetar", "pulsar", "cluster", "cluster-zookeeper", "upgrade")
 ATTEMPTS_OF_A_BUG = 5
+
+WORKLOADS: dict[str, Callable[[Run], Callable[[], None]]] = {
+    "set": sets,
+    "dedup": repeats,
+    "key-shared": key_shared,
+    "acks": acks,
+    "register": registers,
+    "transactions": transactions,
+    "pipeline": pipelines,
+    "geo": geo,
+}
+"""By name: starts its threads; what it answers is called after the last fault."""
+
+REGIONS = ("geo",)
+"""Workloads of two `magnetar standalone` that replicate to each other."""
+
+SETTINGS: dict[str, dict[str, object]] = {
+    "geo": {"replicatedSubscriptionsSnapshotFrequencyMillis": 250},
+    "dedup": {"brokerDeduplicationEnabled": "true", "brokerDeduplicationEntriesInterval": 500},
+    "transactions": {"transactionCoordinatorEnabled": "true"},
+    "pipeline": {"transactionCoordinatorEnabled": "true"},
+}
 
 
 def open_target(kind: str, folder: Path, workload: str, planted: str, faults: Sequence[str]) -> Target:

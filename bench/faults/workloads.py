@@ -14,7 +14,7 @@ from typing import Any
 
 import pulsar
 from bench.faults.history import History
-from bench.faults.targets import Door, Regions, Target
+from bench.faults.targets import Door, Target
 from tests.support.raw_client import NO_POSITION, message, split
 from tests.support.raw_transactions import RawTransactions
 
@@ -24,8 +24,6 @@ BROKEN = (OSError, AssertionError, EOFError)
 """A connection that has ended, or an answer that did not come in time: nobody knows what became of the request."""
 ANSWER_S = 3.0
 NAMESPACE = "persistent://public/default"
-STAY_S = (1.0, 6.0)
-"""How long a consumer stays in a cluster before it goes to the other."""
 POSITIONS = 2000
 """Messages that a cursor is set to in turn."""
 TXN_TTL_MS = 10_000
@@ -499,89 +497,9 @@ def pipelines(run: Run) -> Callable[[], None]:
     return end
 
 
-# ---- geo: two clusters, and a consumer that goes from one to the other with its replicated subscription
-
-
-def moving(run: Run, process: int, topic: str, target: Regions) -> None:
-    """One application: it consumes in one cluster for some seconds, holding some messages for a while, then in the other."""
-    rng = run.random((process, time.monotonic_ns()))
-    turn = run.numbers("failovers")
-    side = target.sides[turn[0] % 2]
-    where = side.region.name
-    connection = side.dial(topic, ANSWER_S)
-    try:
-        subscribe(connection, topic, "sub", CommandSubscribe.Exclusive, permits=1000, replicate_subscription_state=True)
-        held: list[tuple[float, Any, str]] = []
-        leaves_s = time.monotonic() + rng.uniform(*STAY_S)
-        while not run.over.is_set() and time.monotonic() < leaves_s:
-            try:
-                command, data = connection.message(0.02)
-                text = split(data)[1].decode()
-                run.history.add(process, "ok", "deliver", text, where=where)
-                held.append((time.monotonic() + rng.choice((0.0, 0.0, 0.1, 0.4)), command.message.message_id, text))
-            except TimeoutError:
-                pass
-            for each in [each for each in held if each[0] <= time.monotonic()]:
-                held.remove(each)
-                run.history.add(process, "invoke", "ack", each[2], where=where)
-                connection.ack(each[1], receipt=False)
-                connection.flow(1)
-    finally:
-        turn[0] += 1
-        run.history.add(process, "info", "failover", where)
-        connection.close()
-
-
-def geo(run: Run) -> Callable[[], None]:
-    target = run.target
-    assert isinstance(target, Regions)
-    topic = f"persistent://public/geo/geo-{run.seed}"
-    for side in target.sides:
-        keep_all(side, topic, "keep")
-    keep_all(target.sides[0], topic, "sub", CommandSubscribe.Exclusive, replicate_subscription_state=True)
-    run.start(lambda run, process: publishing(run, process, topic, door=target.sides[process % 2]), 3)
-    run.start(lambda run, process: moving(run, process, topic, target), 1, first=3)
-
-    def end() -> None:
-        west, east = target.regions
-        short = topic.partition("://")[2]
-        for region, other in ((west, east), (east, west)):
-            retried(lambda region=region, other=other: region.wait_drained(short, other.name, timeout_s=120.0))
-        for side in target.sides:
-            where = side.region.name
-            rest_of(run, topic, "sub", CommandSubscribe.Exclusive, side, where=where)
-            read = [text for _, text in retried(lambda side=side: contents(side, topic))]
-            run.history.add("reader", "ok", "read", read, where=where)
-
-    return end
-
-
 def _open_transactions(target: Target, topic: str) -> int:
     try:
         stats = target.rest("GET", topic.replace("://", "/") + "/stats")
     except OSError:
         return 1
     return int(stats.get("ongoingTxnCount", 0))
-
-
-WORKLOADS: dict[str, Callable[[Run], Callable[[], None]]] = {
-    "set": sets,
-    "dedup": repeats,
-    "key-shared": key_shared,
-    "acks": acks,
-    "register": registers,
-    "transactions": transactions,
-    "pipeline": pipelines,
-    "geo": geo,
-}
-"""By name: starts its threads; what it answers is called after the last fault."""
-
-REGIONS = ("geo",)
-"""Workloads of two `magnetar standalone` that replicate to each other."""
-
-SETTINGS: dict[str, dict[str, object]] = {
-    "geo": {"replicatedSubscriptionsSnapshotFrequencyMillis": 250},
-    "dedup": {"brokerDeduplicationEnabled": "true", "brokerDeduplicationEntriesInterval": 500},
-    "transactions": {"transactionCoordinatorEnabled": "true"},
-    "pipeline": {"transactionCoordinatorEnabled": "true"},
-}
