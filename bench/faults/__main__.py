@@ -34,6 +34,7 @@ from bench.faults.failovers import geo
 from bench.faults.history import History, read
 from bench.faults.schedule import FAULTS, Nemesis
 from bench.faults.targets import ApachePulsar, Cluster, Magnetar, Regions, RollingUpgrade, Target
+from bench.faults.views import views
 from bench.faults.workloads import Run, acks, key_shared, pipelines, registers, repeats, sets, transactions
 
 TARGETS = ("magnetar", "pulsar", "cluster", "cluster-zookeeper", "upgrade")
@@ -48,6 +49,7 @@ WORKLOADS: dict[str, Callable[[Run], Callable[[], None]]] = {
     "transactions": transactions,
     "pipeline": pipelines,
     "geo": geo,
+    "view": views,
 }
 """By name: starts its threads; what it answers is called after the last fault."""
 
@@ -78,7 +80,7 @@ def open_target(kind: str, folder: Path, workload: str, planted: str, faults: Se
 def run_once(args: argparse.Namespace, workload: str, faults: Sequence[str], seed: str, planted: str) -> dict[str, Any]:
     """One workload on a new server, from its first message to the checker's verdict."""
     folder = Path(tempfile.mkdtemp(prefix="magnetar-faults-", dir=args.dir))
-    target = None
+    target = run = None
     began_s = time.monotonic()
     try:
         print(f"{args.target} {workload} seed {seed} {planted}".rstrip(), file=sys.stderr, flush=True)
@@ -115,6 +117,8 @@ def run_once(args: argparse.Namespace, workload: str, faults: Sequence[str], see
             print(target.log()[-2000:], file=sys.stderr)
         raise
     finally:
+        if run is not None:
+            run.closing.close()
         if target is not None:
             target.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -148,6 +148,35 @@ def check_geo(events: list[Event]) -> Problems:
     return problems
 
 
+def check_view(events: list[Event]) -> Problems:
+    """Every read of the view counts nothing that was not sent and no less than a read before; the last one is what the topic holds."""
+    problems: Problems = []
+    sent: Counter[str] = Counter()
+    counted: dict[str, int] = {}
+    final: list[list[Any]] | None = None
+    for event in events:
+        if event["f"] in ("add", "again") and event["type"] != "ok":
+            sent[event["value"].partition(":")[0]] += 1
+        elif event["f"] == "view":
+            for who, rows, _ in event["value"]:
+                if not counted.get(who, 0) <= rows <= sent[who]:
+                    problems.append(
+                        f"{rows} of {who} are counted after {counted.get(who, 0)}, and {sent[who]} were sent"
+                    )
+            for who in counted.keys() - {who for who, *_ in event["value"]}:
+                problems.append(f"{who} is missing after {counted[who]} of it were counted")
+            counted |= {who: rows for who, rows, _ in event["value"]}
+            final = event["value"] if event.get("final") else final
+    numbers: dict[str, list[int]] = {}
+    for text in last_read(events)["value"]:
+        who, _, number = text.partition(":")
+        numbers.setdefault(who, []).append(int(number))
+    expected = sorted([who, len(each), sum(each)] for who, each in numbers.items())
+    if final != expected:
+        problems.append(f"the view ends with {final}, and the topic holds {expected}")
+    return problems
+
+
 def check_transactions(events: list[Event]) -> Problems:
     """List-append by Elle's names: G1a (aborted read), lost and torn commits, elements twice, reads that are not a prefix of later ones."""
     problems: Problems = []
@@ -270,5 +299,6 @@ CHECKERS: dict[str, Callable[[list[Event]], Problems]] = {
     "transactions": check_transactions,
     "pipeline": check_pipeline,
     "geo": check_geo,
+    "view": check_view,
 }
 """By workload."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from magnetar.bookkeeper.bookie.storage.journal import Journal, ignore
@@ -13,6 +14,7 @@ from magnetar.broker.replication.replicated_subscription import SnapshotCache
 from magnetar.broker.replicators.link import Link
 from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.broker.transactions.pending_acks import PendingAcks
+from magnetar.pipeline.state.manifest import ManifestStore
 from magnetar.testing.sim.messaging import mutations
 from magnetar.testing.sim.mutations import patch_attribute
 
@@ -69,6 +71,18 @@ def _a_replicator_does_not_wait(stack: ExitStack) -> None:
     patch_attribute(stack, Link, "_send", sent)
 
 
+def _positions_are_an_epoch_behind(stack: ExitStack) -> None:
+    """What a view has counted since is counted again by the next driver."""
+    commit, before = ManifestStore.commit, dict[str, Any]()
+
+    def committed(self: Any, manifest: Any) -> Any:
+        written = commit(self, replace(manifest, sources=dict(before)))
+        before.update(manifest.sources)
+        return replace(written, sources=manifest.sources)
+
+    patch_attribute(stack, ManifestStore, "commit", committed)
+
+
 def _of_the_simulator(name: str) -> Callable[[ExitStack], None]:
     return mutations.MUTATIONS[name].patch
 
@@ -104,6 +118,7 @@ PLANTED: dict[str, Planted] = {
     "a replicator's cursor passes what is on its way": Planted(
         _a_replicator_does_not_wait, "geo", ("kill", "partition")
     ),
+    "a manifest names the positions of the epoch before": Planted(_positions_are_an_epoch_behind, "view", ()),
 }
 """By name."""
 

@@ -62,6 +62,8 @@ class Target(ABC):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.variables: dict[str, str] = {}
+        """Of processes that belong to the target: wrong clocks and planted bugs."""
         self.epoch = 0
         self.ballast = folder / "disk" / "ballast"
 
@@ -154,7 +156,8 @@ class Magnetar(Target):
     def __init__(self, folder: Path, settings: dict[str, object], planted: str, on_small_disk: bool) -> None:
         super().__init__(folder)
         disk = self.mount(on_small_disk)
-        self.server = ServerProcess(disk / "data", settings, environment(folder, planted))
+        self.variables = environment(folder, planted)
+        self.server = ServerProcess(disk / "data", settings, self.variables)
         self.server.log_path = folder / "server.log"
         self.server.start()
         self.port, self.http_url = self.server.port, self.server.http_url

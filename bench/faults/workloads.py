@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,8 @@ class Run:
         self.target, self.history, self.seed, self.gap_s = target, history, seed, gap_s
         self.over = threading.Event()
         self.errors: list[BaseException] = []
+        self.closing = ExitStack()
+        """What the workload has opened besides."""
         self._threads: list[threading.Thread] = []
 
     def random(self, name: object) -> random.Random:

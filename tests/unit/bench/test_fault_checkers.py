@@ -150,6 +150,20 @@ def test_a_failover_passes_over_nothing_and_both_clusters_have_all() -> None:
     assert run(["p:0", "p:1", "p:1"], both, ["p:1"], again=1) == []
 
 
+def test_a_view_counts_each_stored_message_once() -> None:
+    def run(*rows: list[Any]) -> list[str]:
+        steps: list[Step] = [*adds("p:1", "p:2"), (0, "info", "again", "p:2")]
+        steps += [(3, "ok", "view", each, {"final": number == len(rows)}) for number, each in enumerate(rows, 1)]
+        return problems("view", *steps, contents("p:1", "p:2", "p:2"))
+
+    whole = [["p", 3, 5]]
+    assert run([], [["p", 1, 1]], whole) == []
+    assert run([["p", 2, 3]]) == ["the view ends with [['p', 2, 3]], and the topic holds [['p', 3, 5]]"]
+    assert run([["p", 3, 5]], [["p", 2, 3]], whole) == ["2 of p are counted after 3, and 3 were sent"]
+    assert run([["p", 4, 7]], whole)[0] == "4 of p are counted after 0, and 3 were sent"
+    assert run([["p", 1, 1]], [], whole) == ["p is missing after 1 of it were counted"]
+
+
 def call(process: int, f: str, value: int, kind: str = "ok") -> list[Step]:
     return [(process, "invoke", f, value if f == "write" else None), (process, kind, f, value)]
 
