@@ -101,6 +101,10 @@ COMMANDS = {
     "pipeline": LazyCommand(
         "magnetar.cli.pipeline.group:pipeline_group", "Materialized views over topics, on Spark: run, query, rescale."
     ),
+    "spark-pipelines": LazyCommand(
+        "magnetar.cli.pipeline.declarative:spark_pipelines_group",
+        "Projects of Spark Declarative Pipelines: init, run, dry-run; views are kept where that is exact.",
+    ),
     "demo": LazyCommand(
         "magnetar.cli.demo.command:demo_group", "Run a demonstration with real data, checked to the last message."
     ),
@@ -122,6 +126,7 @@ EXTRAS = {
     "polars": "spark",
     "fsspec": "spark",
     "sqlglot": "spark",
+    "yaml": "spark",
     "duckdb": "spark",
     "kazoo": "zookeeper",
 }

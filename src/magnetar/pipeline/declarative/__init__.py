@@ -1,0 +1,1 @@
+"""Projects of Spark Declarative Pipelines, as `spark-pipelines init` makes them; views are kept incrementally where that is exact."""
