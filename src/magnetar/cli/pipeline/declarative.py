@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +47,7 @@ _conf = click.option(
 @click.option("--refresh", multiple=True, callback=_names, metavar="NAMES", help="Update these alone (a,b).")
 @_master
 @_conf
+@json_option
 def run_command(
     spec: Path | None,
     full_refresh: list[str],
@@ -51,13 +55,17 @@ def run_command(
     refresh: list[str],
     master: str,
     settings: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Bring the datasets of a project up to date, each after those that it reads."""
     if full_refresh_all and (full_refresh or refresh):
         raise CommandError("--full-refresh-all is for all datasets; leave --full-refresh and --refresh out")
     with plain_spark_errors(None):
-        done = _prepared(spec, master, settings).run(refresh, full_refresh, full_refresh_all)
-    click.echo(f"{len(done)} datasets are up to date", err=True)
+        done = _prepared(spec, master, settings, quiet=as_json).run(refresh, full_refresh, full_refresh_all)
+    if as_json:
+        print_json([asdict(each) for each in done])
+    else:
+        click.echo(f"{len(done)} datasets are up to date", err=True)
 
 
 @spark_pipelines_group.command("dry-run")
@@ -78,18 +86,23 @@ def dry_run_command(spec: Path | None, master: str, settings: tuple[str, ...], a
 
 @spark_pipelines_group.command("init")
 @click.option("--name", required=True, help="Name of the project, and of its directory below this one.")
-def init_command(name: str) -> None:
+@json_option
+def init_command(name: str, as_json: bool) -> None:
     """Make a project with a spec and two examples, by Spark's own `spark-pipelines init`."""
     from pyspark.pipelines.init_cli import init
 
     try:
-        init(name)
+        with redirect_stdout(StringIO()):  # which names Spark's own command
+            init(name)
     except FileExistsError as error:
         raise CommandError(str(error)) from error
-    click.echo("magnetar spark-pipelines run")
+    if as_json:
+        print_json({"project": name, "directory": str(Path.cwd() / name)})
+    else:
+        click.echo(f"{name} has a spec and two examples; run them: cd {name} && magnetar spark-pipelines run")
 
 
-def _prepared(spec: Path | None, master: str, settings: tuple[str, ...]) -> Run:
+def _prepared(spec: Path | None, master: str, settings: tuple[str, ...], *, quiet: bool = False) -> Run:
     """With its session started."""
     from magnetar.pipeline.declarative.project import find_spec, load_project
     from magnetar.pipeline.declarative.run import Run
@@ -105,4 +118,4 @@ def _prepared(spec: Path | None, master: str, settings: tuple[str, ...]) -> Run:
     # Full refreshes are Spark's own, with what it does by default; epochs of the engine switch it off for themselves.
     own = {"spark.sql.adaptive.enabled": "true", **project.configuration, **given}
     spark = build_session(master, app_name=f"magnetar {project.name}", settings=own)
-    return Run(spark, project, say=click.echo)
+    return Run(spark, project, say=(lambda _: None) if quiet else click.echo)
