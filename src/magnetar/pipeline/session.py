@@ -113,6 +113,16 @@ def _start_logging_to(log_path: Path, settings: Mapping[str, str]) -> None:
     SparkContext(conf=conf, gateway=gateway)
 
 
+def classic(spark: SparkSession) -> SparkSession:
+    """The session. StartupError for one of Spark Connect, which has no way to Spark's planner and tasks."""
+    if hasattr(spark, "_jsparkSession"):
+        return spark
+    raise StartupError(
+        "views are kept in a classic session, and this one is of Spark Connect: take magnetar.pipeline.session.build_session(), or leave "
+        "`spark` out. What a pipeline keeps can be read by Spark Connect: spark.read.format('magnetar.view'), magnetar.pipeline.register"
+    )
+
+
 def with_attempts(master: str) -> str:
     """`local` and `local[N]` with retries of tasks; what says them itself, and other masters, as they are."""
     if master == "local":

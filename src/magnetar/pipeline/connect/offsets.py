@@ -139,6 +139,23 @@ def total_lag(lags: Iterable[int | None]) -> int | None:
     return sum(known) if len(known) == len(found) else None
 
 
+def stream_lag(source: Any) -> dict[str, int | None]:
+    """Entries by topic partition that a streaming query has not read yet. `source`: one of `query.lastProgress.sources`, of this format.
+
+    Spark's progress has where the batch ended and where the topics ended when it was planned. None where that lies in a later ledger, and
+    before the first batch; `magnetar topics stats` knows there.
+    """
+    end, latest = (json.loads(text) if text else {} for text in (source.endOffset, source.latestOffset))
+    read = from_document(end)
+    return {topic: _behind(read.get(topic), at) for topic, at in from_document(latest).items()}
+
+
+def _behind(read: Position | None, end: Position) -> int | None:
+    if read is None or (read < end and read.ledger != end.ledger):
+        return None
+    return max(end.entry - read.entry, 0) if read < end else 0
+
+
 def _within(whole: Range, ledger: int, entries: int) -> tuple[int, int, int]:
     """(ledger, first entry, entry behind the last) of the part of a ledger that touches the range."""
     first = whole.start.entry if ledger == whole.start.ledger else 0

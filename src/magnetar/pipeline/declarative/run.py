@@ -22,6 +22,7 @@ from magnetar.pipeline.declarative.project import Project, ProjectError
 from magnetar.pipeline.declarative.registry import Dataset, Flow, read_definitions, struct
 from magnetar.pipeline.declarative.storage import Storage, Stored, file_format
 from magnetar.pipeline.declarative.tables import entry_of
+from magnetar.pipeline.session import classic
 from magnetar.pipeline.views.control.driver_lock import DriverLock
 from magnetar.pipeline.views.control.failures import cause, told
 from magnetar.pipeline.views.scan.session_catalog import VIEW_PROVIDER, TableEntry, drop, put
@@ -67,7 +68,7 @@ class Run:
         clock: Clock | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._spark = spark
+        self._spark = classic(spark)
         self._project = project
         self._clock = clock if clock is not None else SystemClock()
         self._say = say

@@ -17,7 +17,7 @@ from magnetar.hashing.mapping import VnodeMapping
 from magnetar.metadata.digest_md5 import Credentials
 from magnetar.pipeline.errors import CatalogError, StateLossError
 from magnetar.pipeline.home import Place, local_side, pipeline_directory
-from magnetar.pipeline.session import build_session
+from magnetar.pipeline.session import build_session, classic
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.changes import Change, applied, changes, rebuilds, renames
 from magnetar.pipeline.sql.options import Options
@@ -96,7 +96,7 @@ class Pipeline:
         self.name = name
         self.files = StateFiles(directory if directory is not None else pipeline_directory(name))
         self._clock = clock if clock is not None else SystemClock()
-        self._session = spark
+        self._session = None if spark is None else classic(spark)
         self._units = units
         self._trigger_s = trigger_s
         self._statements: list[Statement] = []
