@@ -119,7 +119,7 @@ def classic(spark: SparkSession) -> SparkSession:
         return spark
     raise StartupError(
         "views are kept in a classic session, and this one is of Spark Connect: take magnetar.pipeline.session.build_session(), or leave "
-        "`spark` out. What a pipeline keeps can be read by Spark Connect: spark.read.format('magnetar.view'), magnetar.pipeline.register"
+        "`spark` out. What a pipeline keeps can be read by Spark Connect: spark.read.format('magnetar.view')"
     )
 
 
