@@ -26,6 +26,7 @@ WITHOUT_METHOD = (
     "/admin/v3/transactions/participants",  # between brokers
     "/admin/v2/segments",  # between brokers
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/segments/{segmentId}/subscription",  # between brokers
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/clusters",  # between clusters
     "/ws/v2/",
     "/topics/",
     "/admin/v3/functions",

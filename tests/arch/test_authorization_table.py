@@ -79,6 +79,8 @@ def test_rows_that_change_something_take_more_than_a_look() -> None:
         place = f"{method} {path}"
         if path.startswith(SERVER_WIDE) or path.endswith(("{namespace}/unload", "/bookieAffinity", "/drained")):
             assert access is Access.SUPERUSER, place
+        elif "/{topic}/clusters/{cluster}/" in path:
+            assert access is Access.REPLICATE, place
         elif re.search("/subscriptions?/{subscription}", path) and "/permissions/" not in path:
             assert access is Access.CONSUME, place
         elif "backlogSize" in path:

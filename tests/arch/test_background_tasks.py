@@ -43,6 +43,7 @@ LOOPS = {
     ("broker/load_manager/manager.py", "load reports"),
     ("broker/membership.py", "join again"),
     ("broker/scalable/controller.py", "drains of {}"),
+    ("broker/scalable/controller.py", "replicated subscriptions of {}"),
     ("broker/scalable/service.py", "scalable topics"),
     ("broker/transactions/coordinator.py", "transaction timeouts {}"),
     ("broker/upkeep.py", "compaction"),

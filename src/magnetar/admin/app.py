@@ -232,4 +232,5 @@ def resource_of(call: Call) -> Resource:
         return Resource(call.tenant)
     if "topic" not in params:
         return Resource.of_namespace(call.namespace)
-    return Resource.of_topic(call.topic, cursor_name(params["subscription"]) if "subscription" in params else "")
+    subscription = cursor_name(params["subscription"]) if "subscription" in params else ""
+    return Resource.of_topic(call.topic, subscription, source=params.get("cluster", ""))

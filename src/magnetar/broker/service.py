@@ -46,6 +46,7 @@ from magnetar.broker.replicators.service import ReplicationService
 from magnetar.broker.scalable.autoscale import broker_policy
 from magnetar.broker.scalable.controller import ControllerContext
 from magnetar.broker.scalable.migration import retire_classic
+from magnetar.broker.scalable.other_clusters import OtherClusters, ReplicationRules
 from magnetar.broker.scalable.records import ScalableRecords
 from magnetar.broker.scalable.segments import OwnSegments, Segments, ancestors_sent
 from magnetar.broker.scalable.service import ScalableTopics
@@ -401,6 +402,8 @@ class Broker:
                 retention_s=self._retention_s,
                 look_soon=lambda topic: self.scalable.look_soon(topic),
                 retire_classic=lambda topic: retire_classic(self.namespaces, topic),
+                clusters=OtherClusters(self.config.settings.cluster_name, self._replication_rules, self._call_cluster),
+                snapshot_counters=self.snapshot_counters,
             ),
             namespaces=self.namespaces,
             lookup=self.lookup,
@@ -414,6 +417,15 @@ class Broker:
         document = await self.namespaces.policies(topic.namespace_name)
         found: Document | None = document.get(LAYERS["scalable_auto_scale"].namespace)
         return found
+
+    async def _replication_rules(self, topic: TopicName) -> ReplicationRules:
+        policies = await self.namespaces.effective_of(topic)
+        local = self.config.settings.cluster_name
+        clusters = tuple(each for each in policies.replication_clusters if each != local)
+        return ReplicationRules(clusters, policies.replicated_subscriptions)
+
+    async def _call_cluster(self, cluster: str, method: str, path: str, body: object) -> object:
+        return await (await self.remote_clusters.admin(cluster)).call(method, path, body)
 
     async def _retention_s(self, topic: TopicName) -> float:
         minutes = (await self.namespaces.effective_of(topic)).retention_time_minutes

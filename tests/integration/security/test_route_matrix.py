@@ -22,6 +22,7 @@ ALLOWED = {
     Access.SUPERUSER: frozenset({"root"}),
     Access.TENANT: ADMINS,
     Access.NAMESPACE: ADMINS | {"producer", "consumer"},
+    Access.REPLICATE: {"root"},
     Access.LOOKUP: ADMINS | {"producer", "consumer", "topic-role"},
     Access.PRODUCE: ADMINS | {"producer", "topic-role"},
     Access.CONSUME: ADMINS | {"consumer", "topic-role"},

@@ -113,3 +113,20 @@ class SegmentStats(Document):
     classic_clients: int = 0
     storage_size: int = 0
     backlog: dict[str, int] = {}
+
+
+class ClusterPlaces(Document):
+    """`places`: first and last hash, segment, ledger and entry of each; `arrived`: whether the other cluster has everything before them."""
+
+    places: list[list[int]]
+    arrived: bool
+
+
+class SegmentPlaces(Document):
+    """Ledger and entry before which everything counts. `readable`: the end, or before what waits for a transaction; `sent`: by cluster;
+    `subscriptions`: by name, `end` where nothing is left."""
+
+    end: list[int]
+    readable: list[int]
+    sent: dict[str, list[int]] = {}
+    subscriptions: dict[str, list[int]] = {}

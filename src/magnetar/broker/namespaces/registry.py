@@ -228,6 +228,15 @@ class NamespaceRegistry:
                 self._remember(name, known)
             return known
 
+    async def replicates_from(self, topic: TopicName, cluster: str) -> bool:
+        """True if another cluster may send messages of the topic: it is replicated with that one, or its tenant may be, which lets one-way
+        replication end. Raises NamespaceNotFoundError."""
+        if cluster == self._config.settings.cluster_name:
+            return False
+        if cluster in (await self.effective_of(topic)).replication_clusters:
+            return True
+        return cluster in ((await self.tenant(topic.tenant)).get("allowedClusters") or ())
+
     async def boundaries(self, name: NamespaceName) -> list[str]:
         """The live bundle list: the local copy, which splits update. Raises NamespaceNotFoundError."""
         while True:

@@ -6,6 +6,7 @@ and single messages behind it, by their names.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -51,6 +52,7 @@ class Incoming:
         self._log = OriginLog(ledger)
         self._waiting: list[tuple[SubscriptionUpdate, str]] = []
         self._working = False
+        self._alone = asyncio.Lock()
         self._closed = False
         self._moved: set[str] = set()
         self._pending: dict[str, list[tuple[str, Run]]] = {}
@@ -64,6 +66,13 @@ class Incoming:
             return
         self._waiting.append((update, sender))
         self.work()
+
+    async def applied(self, update: SubscriptionUpdate, sender: str) -> None:
+        """Apply it now; durable on return. For topics that get none by `apply`. Raises what reading or storing raised."""
+        async with self._alone:
+            await self._apply(update, sender)
+            self._forget()
+            await self.flush()
 
     def work(self) -> None:
         """Go on with what waits, also for messages that had not come."""

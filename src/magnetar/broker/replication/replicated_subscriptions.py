@@ -16,7 +16,8 @@ from typing import Final
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.config import ReplicatedSubscriptionsConfig
-from magnetar.broker.namespaces.errors import PreconditionFailedError
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.replication.incoming import Incoming
 from magnetar.broker.replication.marker_log import CURSOR_NAME, MarkerLog, sender_of
 from magnetar.broker.replication.ports import Links, ReplicationContext, Subscriptions
@@ -81,6 +82,8 @@ class ReplicatedSubscriptions:
         self._told_to: set[str] = set()
         self._ticking = False
         self._closed = False
+        self._of_segment = topic_name.startswith("segment://")
+        """The controller of the whole topic takes the snapshots, and markers mean nothing here."""
 
     @property
     def cluster(self) -> str:
@@ -114,7 +117,8 @@ class ReplicatedSubscriptions:
     async def check(self) -> None:
         """Subscriptions, clusters or settings have changed."""
         replicated = [each for each in self._subscriptions.all if each.durable and each.replicated]
-        wanted = {each.name: each for each in replicated} if self._config.enabled and not self._closed else {}
+        active = self._config.enabled and not self._closed and not self._of_segment
+        wanted = {each.name: each for each in replicated} if active else {}
         for name in [name for name, side in self.sides.items() if wanted.get(name) is not side.subscription]:
             self.sides.pop(name).detach()
         for name, subscription in wanted.items():
@@ -332,7 +336,7 @@ class ReplicatedSubscriptions:
         except ValueError as error:
             logger.warning("marker not understood topic=%s position=%d:%d: %s", self._topic_name, *position, error)
             return
-        if self._closed or not self._config.enabled:
+        if self._closed or not self._config.enabled or self._of_segment:
             return
         sender = sender_of(data)
         match marker:
@@ -351,6 +355,21 @@ class ReplicatedSubscriptions:
                     self._context.spawn(self._start_quietly(), f"replicated subscriptions {self._topic_name}")
             case _:
                 return
+
+    async def follow(self, subscription: str, upto: Position, sender: str) -> None:
+        """Another cluster's subscription of a scalable topic has consumed everything up to there of this segment; durable on return.
+
+        Raises LedgerError, NotAllowedError.
+        """
+        if self._closed:
+            raise ServiceNotReadyError(f"{self._topic_name} is being closed: look it up again")
+        if self._subscriptions.find(subscription) is None:
+            try:
+                await self._subscriptions.create(subscription, upto, {})
+                return
+            except AlreadyExistsError:
+                pass  # a consumer came first
+        await self._incoming.applied(SubscriptionUpdate(subscription, {self._context.cluster: upto}), sender)
 
     def _answer(self, request: SnapshotRequest) -> None:
         """Answer a request. An answer too many does no harm: the cluster that asked counts the first one."""

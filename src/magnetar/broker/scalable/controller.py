@@ -26,10 +26,13 @@ from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.naming import TopicName
+from magnetar.broker.replication.ports import SnapshotCounters
 from magnetar.broker.scalable.autoscale import Decision, PolicyInForce, Rates, ScalePolicy, SegmentLoad, decide
 from magnetar.broker.scalable.consumers import ConsumerLink, SubscriptionConsumers
 from magnetar.broker.scalable.layout import Segment, SegmentLayout
+from magnetar.broker.scalable.other_clusters import OtherClusters
 from magnetar.broker.scalable.records import CHECKPOINT, STREAM, PendingChange, ScalableRecords, TopicRecord
+from magnetar.broker.scalable.replicated_subscriptions import ReplicatedSubscriptions
 from magnetar.broker.scalable.segments import Segments, segment_name, segment_named
 
 logger = logging.getLogger(__name__)
@@ -77,6 +80,9 @@ class ControllerContext:
     """Called when all partitions of a topic that is migrated are terminated: its policies become the scalable topic's, and it is
     partitioned no more. May be called again."""
     counters: ScalableCounters = field(default_factory=ScalableCounters)
+    clusters: OtherClusters | None = None
+    """None: nothing is replicated."""
+    snapshot_counters: SnapshotCounters = field(default_factory=SnapshotCounters)
 
 
 class TopicController:
@@ -95,6 +101,7 @@ class TopicController:
         self._closed = False
         self._finishing = False
         self._quiet_since_s: dict[int, float] = {}
+        self.replicated: ReplicatedSubscriptions | None = None
         self._used: set[int] = set()
         """Segments that have had a load, or whose parents have: others were made beforehand, for a load to come, and are not merged."""
 
@@ -118,6 +125,33 @@ class TopicController:
                 for consumer in consumers:
                     subscription.expect(consumer)
         self._context.scope.supervise(self._watch_drains, f"drains of {self.topic}")
+        self._replicate()
+
+    def _replicate(self) -> None:
+        context = self._context
+        if context.clusters is None:
+            return
+        self.replicated = replicated = ReplicatedSubscriptions(
+            self.topic,
+            clusters=context.clusters,
+            segments=context.segments,
+            names=lambda: context.records.replicated(self.topic),
+            layout=self._certain_layout,
+            clock=context.clock,
+            scope=context.scope,
+            counters=context.snapshot_counters,
+        )
+        context.scope.supervise(replicated.run, f"replicated subscriptions of {self.topic}")
+
+    def subscriptions_changed(self) -> None:
+        if self.replicated is not None:
+            self.replicated.changed()
+
+    async def _certain_layout(self) -> SegmentLayout:
+        """The stored one. Raises ServiceNotReadyError when another broker may have changed it by now."""
+        record = await self._read()
+        self._check_leads()
+        return record.layout
 
     async def _ensure_segments(self, layout: SegmentLayout) -> None:
         """A topic that was being created when its broker died has all its segments afterwards; a sealed one is never made again."""
@@ -129,6 +163,8 @@ class TopicController:
         """Nothing is written any more; consumers are disconnected, so that they look for the next controller."""
         self._closed = True
         self._look.set()
+        if self.replicated is not None:
+            self.replicated.close()
         for subscription in self._subscriptions.values():
             subscription.close()
         self._subscriptions.clear()

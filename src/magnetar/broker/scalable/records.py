@@ -2,7 +2,8 @@
 
 /topics/{tenant}/{namespace}/{topic}                                the record: layout, properties, policy
 /topics/{tenant}/{namespace}/{topic}/controller                     who decides, ephemeral
-/topics/{tenant}/{namespace}/{topic}/subscriptions/{S}              {"type": "STREAM" | "QUEUE"}; empty: a checkpoint group
+/topics/{tenant}/{namespace}/{topic}/subscriptions/{S}              {"type": "STREAM" | "QUEUE"}; empty: a checkpoint group.
+                                                                    "replicated": true, ours: see `replicated`
 /topics/{tenant}/{namespace}/{topic}/subscriptions/{S}/consumers/{C}
 /topics/{tenant}/{namespace}/{topic}/segments/{id}/load
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from magnetar.base.errors import BadVersionError, MetadataError, NodeNotFoundError
-from magnetar.broker.errors import TopicNotFoundError
+from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.naming import SCALABLE, NamespaceName, TopicName
 from magnetar.broker.scalable.layout import LayoutError, SegmentLayout
@@ -24,6 +25,9 @@ from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
 STREAM, QUEUE, CHECKPOINT = "STREAM", "QUEUE", "CHECKPOINT"
 """Types of subscriptions."""
+
+REPLICATED = "replicated"
+"""In what is stored of a subscription: true if its place follows it to other clusters."""
 
 _KNOWN = ("epoch", "nextSegmentId", "segments", "properties", "autoScalePolicy", "pendingChange", "segmentsToDelete")
 
@@ -221,6 +225,42 @@ class ScalableRecords:
             await self.metadata.put(path, value, node.version if node else MUST_NOT_EXIST)
         except BadVersionError:
             return
+
+    async def replicated(self, topic: TopicName) -> dict[str, str]:
+        """Types of the subscriptions whose places follow them to other clusters, by name."""
+        found = {}
+        for name in await self.subscriptions(topic):
+            document = await self._subscription(topic, name)
+            if document.get(REPLICATED) is True:
+                found[name] = str(document.get("type", QUEUE))
+        return found
+
+    async def set_replicated(self, topic: TopicName, subscription: str, replicated: bool) -> None:
+        """From now on. Raises SubscriptionNotFoundError, NotAllowedError for a group of checkpoint consumers."""
+        path = subscription_path(topic, subscription)
+        while True:
+            node = await self.metadata.get(path)
+            if node is None:
+                raise SubscriptionNotFoundError(f"Subscription {subscription} not found")
+            if not node.value:
+                raise NotAllowedError(
+                    f"{subscription} is a group of checkpoint consumers, which keep their place themselves"
+                )
+            document = json.loads(node.value)
+            if bool(document.pop(REPLICATED, False)) is replicated:
+                return
+            if replicated:
+                document[REPLICATED] = True
+            try:
+                await self.metadata.put(path, json.dumps(document).encode(), node.version)
+            except BadVersionError:
+                continue
+            return
+
+    async def _subscription(self, topic: TopicName, subscription: str) -> dict[str, Any]:
+        node = await self.metadata.get(subscription_path(topic, subscription))
+        document: dict[str, Any] = json.loads(node.value) if node is not None and node.value else {}
+        return document
 
     async def remove_subscription(self, topic: TopicName, subscription: str) -> None:
         await self._remove_tree(subscription_path(topic, subscription))

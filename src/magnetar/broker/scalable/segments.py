@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
@@ -20,7 +20,8 @@ from magnetar.broker.scalable.layout import Segment
 from magnetar.broker.scalable.records import ScalableRecords
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import TopicRegistry
-from magnetar.managed_ledger.position import EARLIEST, LATEST
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from magnetar.wire.pulsar.client_commands import MANAGED_METADATA
 
 T = TypeVar("T")
@@ -42,6 +43,28 @@ def segment_named(topic: TopicName, descriptor: str) -> TopicName:
     if "://" in descriptor:
         return TopicName.parse(descriptor)
     return TopicName(SEGMENT, topic.tenant, topic.namespace, f"{topic.local_name}/{descriptor}")
+
+
+class SegmentPlaces(NamedTuple):
+    """Places in one segment: everything before them counts. `readable`: the end, or before what waits for a transaction; `sent`: how far
+    each other cluster has it; `subscriptions`: how far each durable one has acknowledged everything, `end` where nothing is left."""
+
+    end: Position
+    readable: Position
+    sent: Mapping[str, Position]
+    subscriptions: Mapping[str, Position]
+
+    def as_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> SegmentPlaces:
+        return cls(
+            Position(*document["end"]),
+            Position(*document["readable"]),
+            {name: Position(*each) for name, each in document["sent"].items()},
+            {name: Position(*each) for name, each in document["subscriptions"].items()},
+        )
 
 
 class OwnSegments:
@@ -107,6 +130,30 @@ class OwnSegments:
     async def unsent(self, name: TopicName) -> dict[str, int]:
         """Entries that other clusters have not got yet, by cluster."""
         return {each.remote: each.backlog_entries for each in (await self._get(name)).replicators.all}
+
+    async def places(self, name: TopicName) -> SegmentPlaces:
+        """Raises TopicNotFoundError."""
+        topic = await self._get(name)
+        ledger = topic.ledger
+        end = ledger.next_position(ledger.last_confirmed)
+
+        def behind(cursor: ManagedCursor) -> Position:
+            return end if cursor.backlog_entries <= 0 else ledger.next_position(cursor.mark_delete_position)
+
+        return SegmentPlaces(
+            end,
+            ledger.next_position(topic.transactions.readable_end()),
+            {each.remote: behind(each.cursor) for each in topic.replicators.all},
+            {each.name: behind(each.cursor) for each in topic.subscriptions.all if each.durable},
+        )
+
+    async def follow(self, name: TopicName, subscription: str, sender: str, upto: Position | None) -> None:
+        """Another cluster has consumed everything before `upto`; None: everything, of a terminated topic. A subscription that is not there
+        is made. Raises TopicNotFoundError."""
+        topic = await self._get(name)
+        ledger = topic.ledger
+        position = ledger.last_confirmed if upto is None else ledger.index.previous(upto)
+        await topic.replicated_subscriptions.follow(subscription, min(position, ledger.last_confirmed), sender)
 
     async def seek(self, name: TopicName, subscription: str, publish_time_ms: int) -> None:
         await (await self._get(name)).seek_to_time(subscription, publish_time_ms)
@@ -187,6 +234,19 @@ class Segments:
 
     async def unsent(self, name: TopicName) -> dict[str, int]:
         return dict(await self._asked(name, lambda: self.own.unsent(name), "GET", "/unsent"))
+
+    async def places(self, name: TopicName) -> SegmentPlaces:
+        """Raises TopicNotFoundError."""
+
+        async def here() -> dict[str, Any]:
+            return (await self.own.places(name)).as_json()
+
+        return SegmentPlaces.from_json(await self._asked(name, here, "GET", "/places"))
+
+    async def follow(self, name: TopicName, subscription: str, sender: str, upto: Position | None) -> None:
+        leaf = f"{_subscription(subscription)}/follow?cluster={quote(sender, safe='')}"
+        here = lambda: self.own.follow(name, subscription, sender, upto)  # noqa: E731
+        await self._at_owner(name, here, "POST", leaf, json.dumps(upto).encode())
 
     async def seek(self, name: TopicName, subscription: str, publish_time_ms: int) -> None:
         leaf = f"{_subscription(subscription)}/seek?timestamp={publish_time_ms}"

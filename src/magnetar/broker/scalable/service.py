@@ -28,6 +28,7 @@ from magnetar.broker.scalable.autoscale import PolicyInForce
 from magnetar.broker.scalable.controller import FINISH_FIRST_S, ControllerContext, TopicController
 from magnetar.broker.scalable.layout import LayoutError, Segment, SegmentLayout
 from magnetar.broker.scalable.migration import Migrations, classic_name, retire_classic, scalable_name, synthetic_layout
+from magnetar.broker.scalable.other_clusters import ClusterRequests
 from magnetar.broker.scalable.records import ScalableRecords, TopicRecord, controller_path, topic_of_path
 from magnetar.broker.scalable.segments import Segments, segment_name, segment_named
 from magnetar.broker.scalable.unfinished import TakeOvers, end_what_was_begun
@@ -102,6 +103,7 @@ class ScalableTopics:
             self.find_controller,
             self._listen_plainly,
         )
+        self.cluster_requests = ClusterRequests(context.records, context.segments, namespaces)
         self._unwatch = context.records.metadata.watch(self._changed, paths.SCALABLE_TOPICS_PATH)
 
     # ---- Life
@@ -233,13 +235,19 @@ class ScalableTopics:
         if path == RESYNC:
             for topic in {*self._listeners, *self._controllers}:
                 self._refresh(topic)
+            for each in self._controllers.values():
+                each.subscriptions_changed()
             for namespace in self._namespace_listeners:
                 self._tell_namespace(namespace)
             return
         found = topic_of_path(path)
-        if found is None or found[1] not in ("", "controller"):
+        if found is None:
             return
         topic, below = found
+        if topic in self._controllers and below.startswith("subscriptions/"):
+            self._controllers[topic].subscriptions_changed()
+        if below not in ("", "controller"):
+            return
         if topic in self._listeners or topic in self._controllers:
             self._refresh(topic)
         if not below:

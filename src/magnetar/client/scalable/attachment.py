@@ -58,6 +58,8 @@ class Subscribing:
     earliest: bool = True
     start: MessageId | None = None
     permits: int = 1000
+    replicated: bool = False
+    """Its place follows it to other clusters."""
 
     def command(self, topic: str, consumer_id: int, request_id: int, start: MessageId | None) -> BaseCommand:
         command = BaseCommand(type=BaseCommand.SUBSCRIBE)
@@ -66,6 +68,8 @@ class Subscribing:
         request.subType = self.kind  # type: ignore[assignment]  # the stubs want the enum's own type, the wire an int
         request.consumer_id, request.request_id = consumer_id, request_id
         request.durable = self.durable
+        if self.replicated:
+            request.replicate_subscription_state = True
         if self.consumer_name:
             request.consumer_name = self.consumer_name
         if not topic.startswith("segment://"):

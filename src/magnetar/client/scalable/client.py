@@ -86,8 +86,10 @@ class Client:
         earliest: bool = False,
         redelivery_delay_s: float = 60.0,
         queue_messages: int = QUEUE_MESSAGES,
+        replicated: bool = False,
     ) -> QueueConsumer:
-        """`earliest`: a new subscription begins with the oldest message instead of the next one. Raises ClientError."""
+        """`earliest`: a new subscription begins with the oldest message instead of the next one. `replicated`: its place follows it to the
+        topic's other clusters. Raises ClientError."""
         made = QueueConsumer(
             self._context,
             topic,
@@ -96,6 +98,7 @@ class Client:
             earliest=earliest,
             redelivery_delay_s=redelivery_delay_s,
             queue_messages=queue_messages,
+            replicated=replicated,
         )
         return await self._opened(made)
 
@@ -107,8 +110,11 @@ class Client:
         name: str = "",
         earliest: bool = False,
         queue_messages: int = QUEUE_MESSAGES,
+        replicated: bool = False,
     ) -> StreamConsumer:
-        """`name`: under which the consumer gets its segments back after it lost its connection. Raises ClientError, and
+        """`replicated`: its place follows it, as for a queue.
+
+        `name`: under which the consumer gets its segments back after it lost its connection. Raises ClientError, and
         InvalidArgumentError for a topic that is not scalable."""
         made = StreamConsumer(
             self._context,
@@ -117,6 +123,7 @@ class Client:
             name=name,
             earliest=earliest,
             queue_messages=queue_messages,
+            replicated=replicated,
         )
         return await self._opened(made)
 

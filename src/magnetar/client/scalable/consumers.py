@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Final
 
 from magnetar.base.errors import InvalidArgumentError, MagnetarError
@@ -205,9 +206,15 @@ class QueueConsumer(Consumer):
         earliest: bool = False,
         redelivery_delay_s: float = 60.0,
         queue_messages: int = QUEUE_MESSAGES,
+        replicated: bool = False,
     ) -> None:
         self._subscribing = Subscribing(
-            subscription, CommandSubscribe.Shared, name, earliest=earliest, permits=queue_messages
+            subscription,
+            CommandSubscribe.Shared,
+            name,
+            earliest=earliest,
+            permits=queue_messages,
+            replicated=replicated,
         )
         self._delay_s = redelivery_delay_s
         self._first = True
@@ -256,7 +263,7 @@ class QueueConsumer(Consumer):
         if self._first:
             return self._subscribing
         of = self._subscribing
-        return Subscribing(of.subscription, of.kind, of.consumer_name, permits=of.permits)
+        return replace(of, earliest=True)
 
 
 class StreamConsumer(Consumer):
@@ -271,9 +278,11 @@ class StreamConsumer(Consumer):
         name: str = "",
         earliest: bool = False,
         queue_messages: int = QUEUE_MESSAGES,
+        replicated: bool = False,
     ) -> None:
         self.name = name or context.new_name("stream")
         self.subscription = subscription
+        self._replicated = replicated
         self._earliest = earliest
         self._membership: AssignmentFollower | None = None
         self._positions: dict[int, MessageId] = {}
@@ -341,6 +350,7 @@ class StreamConsumer(Consumer):
                         name,
                         earliest=earliest,
                         permits=self._queue_messages,
+                        replicated=self._replicated,
                     ),
                 )
         self._first = False

@@ -13,9 +13,11 @@ from magnetar.admin.context import check_storage
 from magnetar.admin.documents.internal_stats import internal_stats
 from magnetar.admin.documents.scalable import (
     AutoScalePolicy,
+    ClusterPlaces,
     ScalableTopicMetadata,
     ScalableTopicStats,
     ScaleDecision,
+    SegmentPlaces,
     SegmentStats,
 )
 from magnetar.admin.documents.topics import InternalStats
@@ -32,6 +34,8 @@ from magnetar.broker.scalable.autoscale import as_document
 from magnetar.broker.scalable.records import QUEUE, STREAM, TopicRecord
 from magnetar.broker.scalable.segments import LEGACY, OwnSegments, segment_name
 from magnetar.broker.scalable.service import ScalableTopics
+from magnetar.broker.scalable.snapshots import Vector, vector_as_json, vector_from_json
+from magnetar.managed_ledger.position import Position
 
 _TIMESTAMP = {"timestamp": int}
 
@@ -154,12 +158,17 @@ async def explain(call: Call) -> Response:
     return as_json({**document, "withheld": waiting, **policy})
 
 
-@documented(query={"type": Literal["STREAM", "QUEUE"]})
-async def put_subscription(call: Call) -> Response:
-    """Create a subscription, which begins with the next message, in all segments."""
+def _kind(call: Call) -> str:
     kind = call.query("type", QUEUE).upper()
     if kind not in (STREAM, QUEUE):
         raise BadRequestError(f"type must be {STREAM} or {QUEUE}")
+    return kind
+
+
+@documented(query={"type": Literal["STREAM", "QUEUE"]})
+async def put_subscription(call: Call) -> Response:
+    """Create a subscription, which begins with the next message, in all segments."""
+    kind = _kind(call)
     await _service(call).create_subscription(call.topic, call.subscription, kind)
     return done()
 
@@ -209,6 +218,37 @@ async def drained(call: Call) -> Response:
     """A broker tells the topic's controller that a subscription has acknowledged everything in a sealed segment."""
     controller = await _service(call).controller(call.topic)
     controller.drained(call.number("segmentId"), call.subscription)
+    return done()
+
+
+# ---- Other clusters of a replicated topic
+
+
+def _vector(document: object) -> Vector:
+    try:
+        return vector_from_json(document)
+    except ValueError as error:
+        raise BadRequestError(str(error)) from None
+
+
+@documented(
+    "What another cluster is told of a topic's segments here.", body=list[list[int]] | None, answer=ClusterPlaces
+)
+async def cluster_places(call: Call) -> Response:
+    """Where the active segments end, or the places in the body; and whether `cluster` has everything before them."""
+    body = await call.json()
+    asked = None if body is None else _vector(body)
+    places, arrived = await _service(call).cluster_requests.places(call.topic, call.params["cluster"], asked)
+    return as_json({"places": vector_as_json(places), "arrived": arrived})
+
+
+@documented(body=list[list[int]], query={"type": Literal["STREAM", "QUEUE"]})
+async def follow_cluster(call: Call) -> Response:
+    """A replicated subscription has acknowledged everything before these places of this cluster, in `cluster`. It follows, or is made."""
+    cluster, subscription, kind = call.params["cluster"], call.subscription, _kind(call)
+    safe = _vector(await call.json())
+    check_storage(call.admin.storage)
+    await _service(call).cluster_requests.follow(call.topic, cluster, subscription, kind, safe)
     return done()
 
 
@@ -291,6 +331,24 @@ async def unsent(call: Call) -> Response:
     return as_json(await _own(call).unsent(_segment(call)))
 
 
+@documented(
+    "The end of a segment, how far other clusters have it, and how far its subscriptions are.", answer=SegmentPlaces
+)
+async def segment_places(call: Call) -> Response:
+    return as_json((await _own(call).places(_segment(call))).as_json())
+
+
+@documented(body=list[int] | None, query={"cluster": str})
+async def follow_in_segment(call: Call) -> Response:
+    """Another cluster has consumed everything before the position (ledger, entry) in the body, or everything of a sealed segment."""
+    subscription, body = call.subscription, await call.json()
+    if body is not None and not (isinstance(body, list) and len(body) == 2 and all(type(each) is int for each in body)):
+        raise BadRequestError("expected ledger and entry: [1, 2], or null")
+    upto = None if body is None else Position(*body)
+    await _own(call).follow(_segment(call), subscription, call.query("cluster", ""), upto)
+    return done()
+
+
 @documented("Go to the first message published at or after `timestamp`.", query=_TIMESTAMP)
 async def seek_segment(call: Call) -> Response:
     await _own(call).seek(_segment(call), call.subscription, call.query_number("timestamp", 0))
@@ -306,6 +364,7 @@ async def skip_segment(call: Call) -> Response:
 _SCALABLE = f"{ADMIN}/scalable/{{tenant}}/{{namespace}}"
 _TOPIC = f"{_SCALABLE}/{{topic}}"
 _SUBSCRIPTION = f"{_TOPIC}/subscriptions/{{subscription}}"
+_CLUSTER = f"{_TOPIC}/clusters/{{cluster}}"
 _SEGMENT = f"{ADMIN}/segments/{{tenant}}/{{namespace}}/{{topic}}/{{descriptor}}"
 _CURSOR = f"{_SEGMENT}/subscription/{{subscription}}"
 
@@ -334,6 +393,8 @@ ROUTES = (
     _route("POST", f"{_SUBSCRIPTION}/skip-all", Access.CONSUME, skip_all),
     _route("GET", f"{_TOPIC}/segments/{{segmentId}}/stats", Access.LOOKUP, segment_stats),
     _route("POST", f"{_TOPIC}/segments/{{segmentId}}/subscription/{{subscription}}/drained", Access.SUPERUSER, drained),
+    _route("POST", f"{_CLUSTER}/places", Access.REPLICATE, cluster_places),
+    _route("POST", f"{_CLUSTER}/subscriptions/{{subscription}}", Access.REPLICATE, follow_cluster),
     _route("PUT", _SEGMENT, Access.SUPERUSER, create_segment),
     _route("POST", f"{_SEGMENT}/terminate", Access.SUPERUSER, terminate_segment),
     _route("DELETE", _SEGMENT, Access.SUPERUSER, delete_segment),
@@ -344,6 +405,8 @@ ROUTES = (
     _route("PUT", _CURSOR, Access.SUPERUSER, put_segment_subscription),
     _route("DELETE", _CURSOR, Access.SUPERUSER, delete_segment_subscription),
     _route("GET", f"{_CURSOR}/backlog", Access.SUPERUSER, backlog),
+    _route("GET", f"{_SEGMENT}/places", Access.SUPERUSER, segment_places),
+    _route("POST", f"{_CURSOR}/follow", Access.SUPERUSER, follow_in_segment),
     _route("POST", f"{_CURSOR}/seek", Access.SUPERUSER, seek_segment),
     _route("POST", f"{_CURSOR}/skip-all", Access.SUPERUSER, skip_segment),
 )

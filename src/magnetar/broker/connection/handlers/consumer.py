@@ -79,6 +79,9 @@ async def _open(session: Session, request: CommandSubscribe) -> None:
     await session.context.schemas.consumer(name, schema, lambda: not topic.used_without_schema)
     channel = SessionConsumerChannel(session, request.consumer_id, name.partition)
     consumer = await topic.subscribe(_request(session, request, schema), channel)
+    if name.is_segment and request.durable and request.replicate_subscription_state:
+        clusters = session.context.scalable.cluster_requests
+        await clusters.replicate(name.partitioned_name, subscription_name(request.subscription), _kind(request))
     if session.closed:
         await topic.consumer_left(consumer)
         return
@@ -88,9 +91,13 @@ async def _open(session: Session, request: CommandSubscribe) -> None:
 
 
 async def _establish(session: Session, request: CommandSubscribe, name: TopicName) -> None:
-    kind = QUEUE if SubscriptionType(request.subType).holds_entries else STREAM
     earliest = request.initialPosition == CommandSubscribe.Earliest
-    await session.context.scalable.before_subscribe(name, subscription_name(request.subscription), kind, earliest)
+    subscription = subscription_name(request.subscription)
+    await session.context.scalable.before_subscribe(name, subscription, _kind(request), earliest)
+
+
+def _kind(request: CommandSubscribe) -> str:
+    return QUEUE if SubscriptionType(request.subType).holds_entries else STREAM
 
 
 async def _check_migrated(session: Session, request: CommandSubscribe, name: TopicName) -> None:

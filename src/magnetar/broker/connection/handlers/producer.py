@@ -99,17 +99,14 @@ def _last_sequence(request: CommandProducer, topic: AnyTopic, source: str | None
 
 
 async def _check_source(session: Session, topic: TopicName, source: str) -> None:
-    """Raises NotAllowedError unless the topic is replicated with that cluster, or its tenant may be, which lets one-way replication end."""
+    """Raises NotAllowedError unless that cluster may send messages of the topic."""
     if not is_source(source, topic.is_segment):
         raise NotAllowedError(
             f"{source[:80]!r} does not replicate to {topic}: expected a cluster, for a segment also a number"
         )
     context, source = session.context, cluster_of_source(source)
-    if source != context.config.settings.cluster_name:
-        if source in (await context.namespaces.effective_of(topic)).replication_clusters:
-            return
-        if source in ((await context.namespaces.tenant(topic.tenant)).get("allowedClusters") or ()):
-            return
+    if await context.namespaces.replicates_from(topic, source):
+        return
     raise NotAllowedError(
         f"cluster {source[:80]!r} does not replicate to {topic}: allow it to the tenant (`tenants update --allowed-clusters`), "
         "or, for a producer that does not replicate, choose another name"

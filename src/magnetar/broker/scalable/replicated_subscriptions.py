@@ -1,0 +1,272 @@
+"""The replicated subscriptions of one scalable topic, at its controller: takes snapshots across clusters, and tells the others how far
+they may follow.
+
+Nothing of it is stored: a controller that takes over begins with the next snapshot, and what the one before it has not told is consumed
+again after a failover. docs/explanation/scalable-geo-replication.md has the argument why nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import MagnetarError
+from magnetar.base.tasks import REPORTED, TaskScope
+from magnetar.broker.errors import TopicNotFoundError
+from magnetar.broker.naming import TopicName
+from magnetar.broker.replication.ports import SnapshotCounters
+from magnetar.broker.scalable.layout import SegmentLayout
+from magnetar.broker.scalable.other_clusters import OtherClusters, ReplicationRules
+from magnetar.broker.scalable.segments import SegmentPlaces, Segments, segment_name
+from magnetar.broker.scalable.snapshots import (
+    PLACES_MAX,
+    ROUNDS,
+    Snapshot,
+    SnapshotRounds,
+    SnapshotsTaken,
+    Vector,
+    passed,
+    translated,
+    vector_of,
+)
+from magnetar.managed_ledger.position import Position
+
+logger = logging.getLogger(__name__)
+
+ASK_FIRST_S: Final = 0.02
+ASK_LONGEST_S: Final = 0.5
+"""Pauses between questions whether what another cluster had written has arrived here."""
+
+
+class Progress(NamedTuple):
+    """How far the subscriptions are in each segment of a layout."""
+
+    layout: SegmentLayout
+    segments: Mapping[int, SegmentPlaces]
+
+    def acknowledged(self, subscription: str) -> dict[int, Position]:
+        """Everything before these places."""
+        of = {segment_id: each.subscriptions.get(subscription) for segment_id, each in self.segments.items()}
+        return {segment_id: place for segment_id, place in of.items() if place is not None}
+
+    def drained(self, subscription: str) -> set[int]:
+        """The sealed segments in which it has acknowledged everything."""
+        places = self.acknowledged(subscription)
+        return {
+            segment_id
+            for segment_id, place in places.items()
+            if not self.layout.segments[segment_id].active and place >= self.segments[segment_id].end
+        }
+
+    def passed(self, snapshot: Snapshot, subscription: str) -> Vector:
+        return passed(snapshot.here, self.layout, self.acknowledged(subscription), self.drained(subscription))
+
+
+class ReplicatedSubscriptions:
+    """`names()`: types of the replicated subscriptions by name, as they are stored; call `changed` when they may be others. `layout()`:
+    as it is stored at this moment, and only while this broker controls the topic. Runs until `close`."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        *,
+        clusters: OtherClusters,
+        segments: Segments,
+        names: Callable[[], Awaitable[Mapping[str, str]]],
+        layout: Callable[[], Awaitable[SegmentLayout]],
+        clock: Clock,
+        scope: TaskScope,
+        counters: SnapshotCounters,
+    ) -> None:
+        self._topic = topic
+        self._clusters = clusters
+        self._segments = segments
+        self._read_names = names
+        self._layout = layout
+        self._clock = clock
+        self._scope = scope
+        self._counters = counters
+        self._names: Mapping[str, str] = {}
+        self._stale = True
+        self._news = asyncio.Event()
+        self._closed = False
+        self._taken = SnapshotsTaken()
+        self._of_clusters: frozenset[str] = frozenset()
+        self._taking: asyncio.Task[None] | None = None
+        self._told: dict[tuple[str, str], Vector] = {}
+        """By subscription and cluster."""
+        self.problems: dict[str, str] = {}
+        """Why a cluster does not take part, for people."""
+        self.waits_for: set[str] = set()
+        """The clusters whose answers the snapshot under way lacks."""
+        self.snapshot_ms = 0
+        """When the newest one was taken, ms since 1970."""
+
+    # ---- Life
+
+    def changed(self) -> None:
+        self._stale = True
+        self._news.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+        if self._taking is not None:
+            self._taking.cancel()
+
+    async def run(self) -> None:
+        while not self._closed:
+            self._news.clear()
+            pause_s: float | None = None
+            try:
+                pause_s = await self._tick()
+            except MagnetarError as error:
+                logger.info("replicated subscriptions not looked at topic=%s error=%s", self._topic, error)
+                pause_s = 1.0
+            if pause_s is None:
+                await self._news.wait()
+            else:
+                await asyncio.sleep(pause_s)
+
+    async def _tick(self) -> float | None:
+        """The pause until the next one; None: until something is replicated."""
+        if self._stale:
+            self._stale = False
+            try:
+                self._names = await self._read_names()
+            except BaseException:
+                self._stale = True
+                raise
+        if not self._names:
+            self._forget()
+            return None
+        rules = await self._clusters.rules(self._topic)
+        if not rules.clusters or not rules.config.enabled:
+            self._forget()
+            return rules.config.interval_ms / 1000
+        if frozenset(rules.clusters) != self._of_clusters:
+            self._forget()
+            self._of_clusters = frozenset(rules.clusters)
+        progress = await self._progress()
+        await self._tell(progress)
+        if self._taking is None and self._is_due(progress):
+            self._taking = self._scope.spawn(self._take(rules), f"snapshot of {self._topic}", REPORTED)
+        return rules.config.interval_ms / 1000
+
+    def _forget(self) -> None:
+        self._taken.clear()
+        self._told.clear()
+        self.problems.clear()
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+
+    async def _progress(self) -> Progress:
+        layout = await self._layout()
+        found = {}
+        for segment in layout.segments.values():
+            try:
+                found[segment.id] = await self._segments.places(segment_name(self._topic, segment))
+            except TopicNotFoundError:
+                continue  # deleted since
+        return Progress(layout, found)
+
+    # ---- Snapshots
+
+    def _is_due(self, progress: Progress) -> bool:
+        """Unless nothing has come since the newest one was taken."""
+        newest = self._taken.newest
+        ends = {
+            each.id: progress.segments[each.id].end for each in progress.layout.active if each.id in progress.segments
+        }
+        if len(ends) < len(progress.layout.active):
+            return False
+        return newest is None or newest.here != vector_of(progress.layout, ends)
+
+    async def _take(self, rules: ReplicationRules) -> None:
+        counters = self._counters
+        begun_s = self._clock.monotonic_s()
+        counters.pending += 1
+        try:
+            async with asyncio.timeout(rules.config.timeout_ms / 1000):
+                snapshot = await self._all_rounds(frozenset(rules.clusters))
+            self._taken.add(snapshot, rules.config.snapshots_max)
+            self.snapshot_ms = self._clock.now_ms()
+            counters.completed += 1
+            counters.duration_ms += (self._clock.monotonic_s() - begun_s) * 1000
+        except (MagnetarError, TimeoutError) as error:
+            counters.timed_out += 1
+            waited_for = ",".join(sorted(self.waits_for))
+            logger.info("snapshot dropped topic=%s missing=%s: %s", self._topic, waited_for, error or "timed out")
+        finally:
+            counters.pending -= 1
+            if self._taking is asyncio.current_task():
+                self._taking = None
+                self.waits_for = set()
+
+    async def _all_rounds(self, clusters: frozenset[str]) -> Snapshot:
+        rounds = SnapshotRounds(clusters)
+        for number in range(1, ROUNDS + 1):
+            self.waits_for = set(clusters)
+            names = sorted(clusters)
+            answers = await asyncio.gather(*(self._answer_of(each) for each in names), return_exceptions=True)
+            for cluster, answer in zip(names, answers, strict=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+                rounds.answered(cluster, number, answer)
+        progress = await self._progress()
+        active = progress.layout.active
+        return rounds.taken(vector_of(progress.layout, {each.id: progress.segments[each.id].end for each in active}))
+
+    async def _answer_of(self, cluster: str) -> Vector:
+        """It counts once everything that it speaks of has arrived here."""
+        pause_s = ASK_FIRST_S
+        try:
+            vector, arrived = await self._clusters.places(cluster, self._topic, None)
+            while not arrived:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, ASK_LONGEST_S)
+                _, arrived = await self._clusters.places(cluster, self._topic, vector)
+        except MagnetarError as error:
+            self.problems[cluster] = str(error)
+            raise
+        self.problems.pop(cluster, None)
+        self.waits_for.discard(cluster)
+        return vector
+
+    # ---- What the others are told
+
+    async def _tell(self, progress: Progress) -> None:
+        taken = self._taken.all
+        if not taken:
+            return
+        steps = {name: [(snapshot, progress.passed(snapshot, name)) for snapshot in taken] for name in self._names}
+        await asyncio.gather(*(self._tell_cluster(cluster, steps) for cluster in sorted(self._of_clusters)))
+        self._forget_passed(steps.values())
+
+    async def _tell_cluster(self, cluster: str, steps: Mapping[str, list[tuple[Snapshot, Vector]]]) -> None:
+        for name, kind in self._names.items():
+            safe = translated(steps.get(name, ()), cluster)[:PLACES_MAX]
+            if not safe or self._told.get((name, cluster)) == safe:
+                continue
+            try:
+                await self._clusters.tell(cluster, self._topic, name, kind, safe)
+            except MagnetarError as error:
+                self.problems[cluster] = str(error)
+                return
+            self._told[name, cluster] = safe
+            self._counters.updates_told += 1
+
+    def _forget_passed(self, of_all: Iterable[list[tuple[Snapshot, Vector]]]) -> None:
+        """What every subscription has passed as a whole says more than what was taken before it."""
+        passed_by_all: set[int] | None = None
+        newest: dict[int, Snapshot] = {}
+        for steps in of_all:
+            own = {number for number, (snapshot, done) in enumerate(steps) if len(done) == len(snapshot.here)}
+            newest.update(enumerate(snapshot for snapshot, _ in steps))
+            passed_by_all = own if passed_by_all is None else passed_by_all & own
+        if passed_by_all:
+            self._taken.forget_before(newest[max(passed_by_all)])
