@@ -12,6 +12,9 @@ from magnetar.admin.documents.scalable import (
     ScaleDecision,
     SegmentStats,
 )
+from magnetar.admin.documents.topics import ReplicatedSubscriptionsStatus
+
+Statuses = list[ReplicatedSubscriptionsStatus]
 
 _NAMESPACE = "/scalable/{tenant}/{namespace}"
 _TOPIC = "/scalable/{tenant}/{namespace}/{topic}"
@@ -92,6 +95,21 @@ class ScalableTopics(Noun):
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
         self._delete(_SUBSCRIPTION, subscription=subscription, **_names(topic))
+
+    def replicated(self, topic: str, subscription: str) -> dict[str, bool]:
+        """Whether its place follows the subscription to other clusters."""
+        template = _SUBSCRIPTION + "/replicatedSubscriptionStatus"
+        return dict(self._get(template, dict[str, bool], subscription=subscription, **_names(topic)))
+
+    def set_replicated(self, topic: str, subscription: str, replicated: bool) -> None:
+        template = _SUBSCRIPTION + "/replicatedSubscriptionStatus"
+        self._post(template, replicated, subscription=subscription, **_names(topic))
+
+    def replication_status(self, topic: str) -> Statuses:
+        """Of the replicated subscriptions: one status."""
+        template = _TOPIC + "/replicatedSubscriptions"
+        found: Statuses = self._get(template, list[ReplicatedSubscriptionsStatus], **_names(topic))
+        return found
 
     def seek(self, topic: str, subscription: str, timestamp_ms: int) -> None:
         """To the first messages published at or after that time."""

@@ -334,8 +334,9 @@ class ReplicatedCluster(Document):
 
 
 class ReplicatedSubscriptionState(Document):
-    """Positions are `ledger:entry`. `told_position`: where the last snapshot lies that other clusters follow; null, as
-    `would_repeat_messages` then is: none was passed since the topic was loaded. `reason`: why others are not as far."""
+    """Positions are `ledger:entry`, of a scalable topic those of its segments, `segment@ledger:entry`. `told_position`: where the last
+    snapshot lies that other clusters follow; null, as `would_repeat_messages` then is: none was passed
+    since the topic was loaded. `reason`: why others are not as far."""
 
     subscription: str
     mark_delete_position: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from magnetar.base.clock import Clock
@@ -18,6 +18,7 @@ from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.replication.ports import SnapshotCounters
+from magnetar.broker.replication.status import ClusterStatus
 from magnetar.broker.scalable.layout import SegmentLayout
 from magnetar.broker.scalable.other_clusters import OtherClusters, ReplicationRules
 from magnetar.broker.scalable.segments import SegmentPlaces, Segments, segment_name
@@ -29,6 +30,7 @@ from magnetar.broker.scalable.snapshots import (
     SnapshotsTaken,
     Vector,
     passed,
+    projected,
     translated,
     vector_of,
 )
@@ -39,6 +41,31 @@ logger = logging.getLogger(__name__)
 ASK_FIRST_S: Final = 0.02
 ASK_LONGEST_S: Final = 0.5
 """Pauses between questions whether what another cluster had written has arrived here."""
+
+
+class SubscriptionStatus(NamedTuple):
+    """`told`: what other clusters follow to. `would_repeat`: entries that were acknowledged here and would be given again elsewhere, None
+    where that is not known. `reason`: why the others lag behind; empty when they do not."""
+
+    name: str
+    acknowledged: str
+    told: str | None
+    would_repeat: int | None
+    reason: str
+
+
+class TopicStatus(NamedTuple):
+    """Times in ms since 1970."""
+
+    cluster: str
+    enabled: bool
+    interval_ms: int
+    clusters: list[ClusterStatus]
+    pending: str | None
+    snapshot_at: str | None
+    snapshot_ms: int
+    age_ms: int | None
+    subscriptions: list[SubscriptionStatus]
 
 
 class Progress(NamedTuple):
@@ -237,6 +264,59 @@ class ReplicatedSubscriptions:
         self.waits_for.discard(cluster)
         return vector
 
+    # ---- For operators
+
+    async def status(self) -> TopicStatus:
+        """As of a classic topic; positions are those of segments, `segment@ledger:entry`."""
+        rules = await self._clusters.rules(self._topic)
+        progress = await self._progress()
+        newest = self._taken.newest
+        clusters = [
+            ClusterStatus(each, each not in self.problems, False, each in self.waits_for)
+            for each in sorted(rules.clusters)
+        ]
+        names = await self._read_names() if rules.config.enabled else {}
+        return TopicStatus(
+            cluster=self._clusters.local,
+            enabled=rules.config.enabled,
+            interval_ms=rules.config.interval_ms,
+            clusters=clusters,
+            pending=str(self._topic) if self._taking is not None else None,
+            snapshot_at=_text({each.segment_id: each.position for each in newest.here}) if newest is not None else None,
+            snapshot_ms=self.snapshot_ms,
+            age_ms=self._clock.now_ms() - self.snapshot_ms if newest is not None else None,
+            subscriptions=[self._subscription_status(each, progress, clusters) for each in sorted(names)],
+        )
+
+    def _subscription_status(
+        self, name: str, progress: Progress, clusters: Sequence[ClusterStatus]
+    ) -> SubscriptionStatus:
+        here = self._clusters.local
+        steps = [(Snapshot(each.here, {here: each.here}), progress.passed(each, name)) for each in self._taken.all]
+        told = projected(translated(steps, here), progress.layout)
+        places = progress.acknowledged(name)
+        would_repeat: int | None = 0 if told else None
+        for segment_id, place in places.items():
+            behind = _between(told[segment_id], place) if segment_id in told else None
+            would_repeat = None if would_repeat is None or behind is None else would_repeat + behind
+        reason = self._reason(bool(told), would_repeat, clusters)
+        return SubscriptionStatus(name, _text(places) or "", _text(told), would_repeat, reason)
+
+    def _reason(self, told: bool, would_repeat: int | None, clusters: Sequence[ClusterStatus]) -> str:
+        if not clusters:
+            return "the topic is in no other cluster"
+        if self.problems:
+            return "; ".join(
+                f"cluster {cluster} is not asked or told: {why}" for cluster, why in sorted(self.problems.items())
+            )
+        if would_repeat == 0:
+            return ""
+        if self.waits_for:
+            return f"a snapshot is under way and waits for {', '.join(sorted(self.waits_for))}"
+        if not told:
+            return "no snapshot was passed since this broker controls the topic"
+        return "the next snapshot is due, or not everything before the newest one is acknowledged"
+
     # ---- What the others are told
 
     async def _tell(self, progress: Progress) -> None:
@@ -270,3 +350,16 @@ class ReplicatedSubscriptions:
             passed_by_all = own if passed_by_all is None else passed_by_all & own
         if passed_by_all:
             self._taken.forget_before(newest[max(passed_by_all)])
+
+
+def _text(places: Mapping[int, tuple[int, int] | None]) -> str | None:
+    """Each `segment@ledger:entry`, or `segment@end`; None without any."""
+    texts = [f"{each}@end" if at is None else f"{each}@{at[0]}:{at[1]}" for each, at in sorted(places.items())]
+    return ", ".join(texts) or None
+
+
+def _between(told: tuple[int, int] | None, place: Position) -> int | None:
+    """Entries from what was told to a place in the same segment; None where they lie in several ledgers."""
+    if told is None or place <= told:
+        return 0
+    return place[1] - told[1] if told[0] == place[0] else None

@@ -6,6 +6,9 @@ import time
 
 import click
 
+from magnetar.admin.client.client import AdminClient
+from magnetar.admin.client.scalable import ScalableTopics
+from magnetar.admin.client.subscriptions import Subscriptions
 from magnetar.admin.documents.topics import ReplicatedSubscriptionsStatus
 from magnetar.cli.admin.common import common, show_document, shown, subscription_option
 from magnetar.cli.admin.http import connected
@@ -20,13 +23,18 @@ def group() -> None:
     """Inspect replicated subscriptions of TOPIC: status, snapshots, excluded clusters."""
 
 
+def _at(admin: AdminClient, topic: str) -> Subscriptions | ScalableTopics:
+    """What asks for the subscriptions of a topic: a scalable one is named topic://..."""
+    return admin.scalable_topics if topic.startswith("topic://") else admin.subscriptions
+
+
 @group.command("status")
 @click.argument("topic")
 @shown
 def status_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the last snapshot of TOPIC, the clusters that are missing for the next one, and what a failover would repeat now."""
     with connected(admin_url) as admin:
-        found = admin.subscriptions.replication_status(topic)
+        found = _at(admin, topic).replication_status(topic)
     if as_json:
         show_document(found, True)
         return
@@ -107,7 +115,7 @@ def exclude_command(topic: str, cluster: str, admin_url: str, as_json: bool) -> 
 def set_command(topic: str, subscription: str, enable: bool, admin_url: str, as_json: bool) -> None:
     """Start or stop replicating the position of a subscription of TOPIC to its other clusters."""
     with connected(admin_url) as admin:
-        admin.subscriptions.set_replicated(topic, subscription, enable)
+        _at(admin, topic).set_replicated(topic, subscription, enable)
     emit_done(as_json, topic=topic, subscription=subscription, replicated=enable)
 
 
@@ -118,7 +126,7 @@ def set_command(topic: str, subscription: str, enable: bool, admin_url: str, as_
 def get_command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
     """Show whether a subscription of TOPIC is replicated, for each partition."""
     with connected(admin_url) as admin:
-        show_document(admin.subscriptions.replicated(topic, subscription), as_json, topic)
+        show_document(_at(admin, topic).replicated(topic, subscription), as_json, topic)
 
 
 COMMANDS = (group, set_command, get_command)

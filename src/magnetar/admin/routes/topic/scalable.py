@@ -20,9 +20,15 @@ from magnetar.admin.documents.scalable import (
     SegmentPlaces,
     SegmentStats,
 )
-from magnetar.admin.documents.topics import InternalStats
+from magnetar.admin.documents.topics import (
+    InternalStats,
+    ReplicatedCluster,
+    ReplicatedSubscriptionsStatus,
+    ReplicatedSubscriptionState,
+)
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
+from magnetar.admin.policy_checks import truth
 from magnetar.admin.routes.topic.topics import properties_of
 from magnetar.admin.routing import ADMIN, Handler, Route
 from magnetar.admin.topic_access import as_persistent
@@ -224,6 +230,56 @@ async def drained(call: Call) -> Response:
 # ---- Other clusters of a replicated topic
 
 
+@documented(answer=list[ReplicatedSubscriptionsStatus])
+async def replication_status(call: Call) -> Response:
+    """The last snapshot across clusters, missing clusters, what a failover would repeat now. Positions name segments."""
+    replicated = (await _service(call).controller(call.topic)).replicated
+    if replicated is None:
+        return as_json([])
+    found = await replicated.status()
+    status = ReplicatedSubscriptionsStatus(
+        topic=str(call.topic),
+        cluster=found.cluster,
+        enabled=found.enabled,
+        snapshot_frequency_millis=found.interval_ms,
+        clusters=[ReplicatedCluster(**each._asdict()) for each in found.clusters],
+        pending_snapshot=found.pending,
+        last_snapshot_position=found.snapshot_at,
+        last_snapshot_timestamp=found.snapshot_ms or None,
+        last_snapshot_age_millis=found.age_ms,
+        subscriptions=[
+            ReplicatedSubscriptionState(
+                subscription=each.name,
+                mark_delete_position=each.acknowledged,
+                told_position=each.told,
+                next_snapshot_position=None,
+                would_repeat_messages=each.would_repeat,
+                reason=each.reason,
+            )
+            for each in found.subscriptions
+        ],
+    )
+    return as_json([msgspec.to_builtins(status)])
+
+
+@documented(answer=dict[str, bool])
+async def get_replicated(call: Call) -> Response:
+    """Whether the subscription is replicated."""
+    await _check_subscription(call)
+    return as_json({str(call.topic): call.subscription in await _service(call).records.replicated(call.topic)})
+
+
+@documented(body=bool)
+async def set_replicated(call: Call) -> Response:
+    """true or false: from now on the subscription's place follows it to the topic's other clusters, or does not."""
+    await _check_subscription(call)
+    replicated = truth("the body", await call.json())
+    if replicated and not (await call.broker.namespaces.effective_of(call.topic)).replicated_subscriptions.enabled:
+        raise NotAllowedError("replicated subscriptions are switched off: see enableReplicatedSubscriptions")
+    await _service(call).records.set_replicated(call.topic, call.subscription, replicated)
+    return done()
+
+
 def _vector(document: object) -> Vector:
     try:
         return vector_from_json(document)
@@ -389,6 +445,9 @@ ROUTES = (
     _route("POST", f"{_TOPIC}/migrate", Access.SUPERUSER, migrate),
     _route("PUT", _SUBSCRIPTION, Access.CONSUME, put_subscription),
     _route("DELETE", _SUBSCRIPTION, Access.CONSUME, delete_subscription),
+    _route("GET", f"{_TOPIC}/replicatedSubscriptions", Access.LOOKUP, replication_status),
+    _route("GET", f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", Access.CONSUME, get_replicated),
+    _route("POST", f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", Access.CONSUME, set_replicated),
     _route("POST", f"{_SUBSCRIPTION}/seek", Access.CONSUME, seek),
     _route("POST", f"{_SUBSCRIPTION}/skip-all", Access.CONSUME, skip_all),
     _route("GET", f"{_TOPIC}/segments/{{segmentId}}/stats", Access.LOOKUP, segment_stats),
