@@ -520,6 +520,21 @@ class TopicController:
     def subscriptions(self) -> list[SubscriptionConsumers]:
         return list(self._subscriptions.values())
 
+    def statistics(self, stored: Iterable[str]) -> dict[str, object]:
+        """`stored`: the names of the subscriptions that are written down."""
+        layout, counts = self.layout, self.consumer_counts
+        return {
+            "epoch": layout.epoch,
+            "totalSegments": len(layout.segments),
+            "activeSegments": len(layout.active),
+            "sealedSegments": len(layout.sealed),
+            "segments": {
+                str(each.id): {"name": str(segment_name(self.topic, each)), "state": each.state.value}
+                for each in layout.segments.values()
+            },
+            "subscriptions": {name: {"consumerCount": counts.get(name, 0)} for name in sorted({*stored, *counts})},
+        }
+
     # ---- Drained segments
 
     def drained(self, segment_id: int, subscription: str) -> None:

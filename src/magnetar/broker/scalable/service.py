@@ -589,17 +589,4 @@ class ScalableTopics:
     async def statistics(self, topic: TopicName) -> dict[str, object]:
         """At the topic's controller."""
         controller = await self.controller(topic)
-        layout = controller.layout
-        counts = controller.consumer_counts
-        stored = await self.records.subscriptions(topic)
-        return {
-            "epoch": layout.epoch,
-            "totalSegments": len(layout.segments),
-            "activeSegments": len(layout.active),
-            "sealedSegments": len(layout.sealed),
-            "segments": {
-                str(each.id): {"name": str(segment_name(topic, each)), "state": each.state.value}
-                for each in layout.segments.values()
-            },
-            "subscriptions": {name: {"consumerCount": counts.get(name, 0)} for name in sorted({*stored, *counts})},
-        }
+        return controller.statistics(await self.records.subscriptions(topic))
