@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from magnetar.testing.sim.balance.run import run_balance_seed
 from magnetar.testing.sim.messaging.run import run_messaging_seed
 from magnetar.testing.sim.messaging.scenario import transaction_scenario
 from magnetar.testing.sim.report import Totals, seed_report, totals_report
@@ -28,6 +29,7 @@ from magnetar.testing.sim.scalable.run import run_scalable_seed
     "--transactions", is_flag=True, help="As --brokers, with workers that consume and publish in transactions."
 )
 @click.option("--scalable", is_flag=True, help="Run a scalable topic whose segments are split and merged all the time.")
+@click.option("--balance", is_flag=True, help="As --brokers, with a load manager that moves and splits bundles.")
 @click.option("--watch", is_flag=True, help="With --seed: print every event as it happens.")
 @click.option("--jobs", default=1, show_default=True, help="Processes to use.")
 @click.option("--keep-going", is_flag=True, help="Run all seeds, whatever fails.")
@@ -39,6 +41,7 @@ def main(
     brokers: bool,
     transactions: bool,
     scalable: bool,
+    balance: bool,
     watch: bool,
     jobs: int,
     keep_going: bool,
@@ -49,17 +52,25 @@ def main(
     if seed is not None:
         if scalable:
             result = run_scalable_seed(seed, watch=watch)
+        elif balance:
+            result = run_balance_seed(seed, watch=watch)
         elif transactions:
             result = run_messaging_seed(seed, transaction_scenario(seed), watch=watch)
         else:
             result = run_messaging_seed(seed, watch=watch) if brokers else run_seed(seed, watch=watch)
         click.echo(seed_report(result))
         sys.exit(1 if result.failed else 0)
-    chosen = (("--scalable", scalable), ("--transactions", transactions), ("--brokers", brokers))
+    chosen = (
+        ("--scalable", scalable),
+        ("--balance", balance),
+        ("--transactions", transactions),
+        ("--brokers", brokers),
+    )
     option = next((name for name, is_chosen in chosen if is_chosen), "")
     totals = Totals("topics" if option else "ledgers", option)
     work = {
         "--scalable": run_scalable_quietly,
+        "--balance": run_balance_quietly,
         "--transactions": run_transactions_quietly,
         "--brokers": run_messaging_quietly,
         "": run_quietly,
@@ -116,6 +127,12 @@ def run_scalable_quietly(seed: str) -> Result:
     """The same for a seed with a scalable topic."""
     logging.disable(logging.CRITICAL)
     return run_scalable_seed(seed)
+
+
+def run_balance_quietly(seed: str) -> Result:
+    """The same for a seed with a load manager."""
+    logging.disable(logging.CRITICAL)
+    return run_balance_seed(seed)
 
 
 if __name__ == "__main__":

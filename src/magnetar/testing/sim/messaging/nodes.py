@@ -10,7 +10,7 @@ from magnetar.base.errors import MagnetarError
 from magnetar.base.process_watch import ProcessIdentity
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.load_balance.load_report import Usage
-from magnetar.broker.load_manager.reporter import HostLoad
+from magnetar.broker.load_manager.reporter import HostLoad, HostMeter
 from magnetar.broker.service import Broker
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.processes.former_registrations import forget_former_broker
@@ -52,6 +52,7 @@ class BrokerNode(ClientNode):
         super().__init__(world, name, _serve)
         self.settings: dict[str, Any] = settings
         self.broker: Broker | None = None
+        self.host: HostMeter = IdleHost()
         self.told_to_stop: asyncio.Event
 
     def _prepare(self, process: Process) -> None:
@@ -111,7 +112,7 @@ async def _serve(node: ClientNode) -> None:
         rng=node.world.rng(f"{node.process.name} broker"),
         network=node.network,
         processes=NoProcessWatch(),
-        host=IdleHost(),
+        host=node.host,
     )
     async with broker:
         await http.serve(lambda: PeerRequests(broker))
