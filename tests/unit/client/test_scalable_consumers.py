@@ -12,7 +12,7 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.network import AsyncioNetwork
 from magnetar.base.tasks import TaskScope
 from magnetar.client.client import Endpoint, RemoteClient
-from magnetar.client.scalable.attachment import Subscribing
+from magnetar.client.scalable.attachment import Attachment, Subscribing
 from magnetar.client.scalable.consumers import QueueConsumer
 from magnetar.client.scalable.context import ClientContext
 from magnetar.client.scalable.errors import ReceiveTimeoutError
@@ -47,3 +47,34 @@ async def test_what_comes_of_a_segment_that_is_left_is_not_received() -> None:
     consumer.received(attachment, [message(2)])
     with pytest.raises(ReceiveTimeoutError):
         await consumer.receive(0.01)
+
+
+class LeavingContext(IdleContext):
+    """Segments are left in the background, and nothing else is done there."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        return asyncio.ensure_future(work) if name.startswith("leave ") else super().spawn(work, name)
+
+
+async def test_a_consumer_that_is_closed_while_it_leaves_a_segment_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds 267 and 278 of the simulator: it stayed connected, and the consumer to which the segment went could not read it."""
+    answered = asyncio.Event()
+    left: list[str] = []
+
+    async def close(attachment: Attachment) -> None:
+        await answered.wait()
+        left.append(attachment.segment.topic)
+
+    monkeypatch.setattr(Attachment, "close", close)
+    remote = RemoteClient(Endpoint("pulsar://127.0.0.1:1"), AsyncioNetwork(), "test")
+    consumer = QueueConsumer(LeavingContext(remote, SystemClock(), TaskScope("test")), "topic://a/b/c", "s")
+    segment = Segment(0, 0, 0xFFFF, True, (), "segment://a/b/c/0000-ffff-0")
+    consumer._attach(segment, Subscribing("s", CommandSubscribe.Shared))
+    consumer._detach(0)
+    closing = asyncio.ensure_future(consumer.close())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    answered.set()
+    await closing
+    assert left == [segment.topic]

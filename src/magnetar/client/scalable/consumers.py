@@ -87,11 +87,11 @@ class Consumer:
         self._failure = self._failure or ConsumerClosedError(f"the consumer of {self.topic} is closed")
         self._wake_all()
         await self._follower.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # what is being left is left: cut short, it would stay connected, and nobody else could read the segment
+        leaving = asyncio.gather(*self._tasks, return_exceptions=True)
         attachments, self._attachments = self._attachments, {}
         await asyncio.gather(*(each.close() for each in attachments.values()))
+        await leaving
         self._items.clear()
 
     # ---- Segments
