@@ -19,6 +19,7 @@ from magnetar.pipeline.serving.sql import catalog_functions
 from magnetar.pipeline.serving.sql.differences import refusal, same_in_duckdb
 from magnetar.pipeline.serving.sql.result_names import Node, cast_type, result_names
 from magnetar.pipeline.serving.sql.system_catalog import INFORMATION_SCHEMA, PG_CATALOG, RELATIONS, SCHEMA
+from magnetar.pipeline.serving.sql.windows import with_windows
 from magnetar.pipeline.serving.wire.types import BY_NAME, BY_OID, TEXT, PgType, of_arrow
 
 SQL_BYTES_MAX: Final = 256 * 1024
@@ -225,6 +226,8 @@ class _Translation:
             raise QueryError("0A000", f"{word.upper()} is not supported", _READ_ONLY_HINT)
         _check_only_queries(tree)
         names = result_names(tree)
+        if reason := with_windows(tree):
+            raise QueryError("42601", reason)
         for table in list(tree.find_all(exp.Table)):
             self._table(table)
         tree = self._rewritten(tree)
