@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +33,11 @@ from magnetar.broker.dispatch.entry_metadata import NOT_PLAIN, EntryMetadata, he
 from magnetar.broker.dispatch.receiver import ONE_MESSAGE
 from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
+from magnetar.pipeline.connect.batch_walk import Messages, of_places, walk_in_python
+from magnetar.pipeline.connect.gather import gathered_in_python
 from magnetar.wire.bookkeeper.v2 import cut_adds_in_python, encode_add_head
+from magnetar.wire.pulsar.batches import join
+from magnetar.wire.pulsar.compression import PayloadError
 from magnetar.wire.pulsar.frames import Frame, encode_frame, split_in_python
 from magnetar.wire.pulsar.frequent import (
     MessageHeads,
@@ -42,7 +47,7 @@ from magnetar.wire.pulsar.frequent import (
 )
 from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, with_checksum
 from magnetar.wire.pulsar.kernel import REVISION
-from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
+from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from tests.property.wire.test_frequent_command_properties import U63, U64, acks, receipts, sends
 
 ROOT = Path(__file__).parents[3]
@@ -314,6 +319,87 @@ def test_checksums_are_alike(kernel: Any, data: bytes, times: int) -> None:
     assert kernel.crc32c(data * times) == google_crc32c.value(data * times)
 
 
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[bytes, int]:
+    """A batch, whole or damaged, and how many messages are said to be in it."""
+    made: list[tuple[SingleMessageMetadata, bytes]] = []
+    for _ in range(draw(st.integers(1, 6))):
+        value = b"v" * draw(st.sampled_from([0, 1, 127, 128, 300, 16_384]))
+        single = SingleMessageMetadata(payload_size=len(value))
+        fields: dict[str, st.SearchStrategy[Any]] = {
+            "partition_key": TEXT | st.sampled_from(["x" * 127, "x" * 128]),
+            "sequence_id": U64,
+            "event_time": U64,
+            "null_value": st.booleans(),
+            "compacted_out": st.booleans(),
+            "null_partition_key": st.booleans(),
+        }
+        for name in draw(st.lists(st.sampled_from(["partition_key", "sequence_id"] * 3 + sorted(fields)), max_size=2)):
+            setattr(single, name, draw(fields[name]))
+        made.append((single, value))
+    data = join(made)
+    return damaged(draw, data), draw(st.sampled_from([len(made)] * 4 + [0, -1, len(made) + 1, 2**40]))
+
+
+def of_walk(found: Messages) -> tuple[Any, ...]:
+    return list(found.indexes), found.values(), found.keys or [None] * len(found)
+
+
+@given(batch=batches(), before=st.sampled_from([0, 0, 3]))
+def test_messages_of_a_batch_are_found_alike(kernel: Any, batch: tuple[bytes, int], before: int) -> None:
+    data, count = b"\0" * before + batch[0], batch[1]
+    plain = kernel.batch_places(data, before, count)
+    if plain is None:
+        return
+    found = of_places(data, count, *plain)
+    try:
+        expected = of_walk(walk_in_python(data, count, before))
+    except PayloadError:  # of a key that is no text, which is refused where it is asked for
+        with pytest.raises(PayloadError):
+            of_walk(found)
+        return
+    assert of_walk(found) == expected
+    assert found.event_times_ms is None
+    assert found.properties is None
+
+
+def test_messages_of_a_plain_batch_are_found_by_the_compiled_function(kernel: Any) -> None:
+    batch = [SingleMessageMetadata(payload_size=2, partition_key="k", sequence_id=2**n) for n in (0, 7, 62)]
+    batch += [SingleMessageMetadata(payload_size=2)]
+    assert kernel.batch_places(join((each, b"ab") for each in batch), 0, 4) is not None
+    batch[0].null_value = True
+    assert kernel.batch_places(join((each, b"ab") for each in batch), 0, 4) is None
+    assert kernel.batch_places(b"abc", 4, 1) is None
+    assert kernel.batch_places(b"abc", -1, 1) is None
+
+
+@given(
+    pieces=st.lists(
+        st.tuples(st.binary(max_size=300), st.lists(st.tuples(st.integers(-1, 301), st.integers(-1, 301)), max_size=5))
+    )
+)
+def test_pieces_are_gathered_alike(kernel: Any, pieces: list[tuple[bytes, list[tuple[int, int]]]]) -> None:
+    numbered = [
+        (data, np.array([a for a, _ in places], np.int64), np.array([b for _, b in places], np.int64))
+        for data, places in pieces
+    ]
+    try:
+        expected = gathered_in_python(numbered)
+    except ValueError:
+        with pytest.raises(ValueError, match="beyond"):
+            kernel.gathered(numbered)
+        return
+    assert kernel.gathered(numbered) == expected
+
+
+def test_pieces_of_other_lengths_are_refused(kernel: Any) -> None:
+    for starts, ends in ((b"", b"\0" * 8), (b"\0" * 7, b"\0" * 7)):
+        with pytest.raises(ValueError, match="64 bits"):
+            kernel.gathered([(b"abc", starts, ends)])
+    with pytest.raises(OverflowError):
+        kernel.gathered([(b"a" * 2**20, np.zeros(2048, np.int64), np.full(2048, 2**20))])
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -329,6 +415,12 @@ def test_checksums_are_alike(kernel: Any, data: bytes, times: int) -> None:
         ("stored_metadata", ("text", 1)),
         ("held_values", ((), True)),
         ("held_values", ([b"no entry"], True)),
+        ("batch_places", ("text", 0, 1)),
+        ("batch_places", (b"", 0)),
+        ("gathered", ((),)),
+        ("gathered", ([b"no piece"],)),
+        ("gathered", ([("text", b"", b"")],)),
+        ("gathered", ([(b"", [1], [1])],)),
         ("crc32c", ("text",)),
     ],
 )

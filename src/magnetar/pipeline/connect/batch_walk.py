@@ -2,6 +2,7 @@
 
 Most messages of a batch have a key, a size and a sequence id in their metadata and nothing else. Those are recognised by their bytes; the
 metadata of any other one is parsed whole. Neighbours that are laid out alike, of one size with keys of one length, are recognised together.
+Where the compiled functions are in use, one call finds all places of a batch that has plain messages only.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from magnetar.base.limits import BATCH_MESSAGES_MAX
 from magnetar.wire.pulsar.compression import PayloadError
+from magnetar.wire.pulsar.kernel import kernel
 from magnetar.wire.pulsar.PulsarApi_pb2 import SingleMessageMetadata
 
 _SIZE: Final = Struct(">I")
@@ -39,21 +41,19 @@ class Messages:
     """Columns of equal length; a column that is None has nothing for any message.
 
     Value number i is `data[starts[i]:ends[i]]` unless `nulls` has i. `indexes`: within the batch. `key_starts`, `key_ends`: where in
-    `data` the keys are, an empty place for none. `named`: keys that are not there. `event_times_ms`: 0 where there is none. `stride`: the
-    distance of neighbours when all values are equally long and equally far apart, else 0.
+    `data` the keys are, an empty place for none. `named`: keys that are not there. `event_times_ms`: 0 where there is none.
     """
 
     data: bytes
-    starts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    starts: Sequence[int] = field(default_factory=list)
+    ends: Sequence[int] = field(default_factory=list)
     indexes: Sequence[int] = ()
-    key_starts: list[int] | None = None
-    key_ends: list[int] | None = None
+    key_starts: Sequence[int] | None = None
+    key_ends: Sequence[int] | None = None
     named: list[str | None] | None = None
     event_times_ms: list[int] | None = None
     properties: list[Properties] | None = None
     nulls: set[int] = field(default_factory=set)
-    stride: int = 0
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -101,18 +101,37 @@ def walk(data: bytes, count: int, place: int = 0) -> Messages:
     """The messages of an uncompressed batch, which begins at `place`, without those that compaction took out. Raises PayloadError."""
     if not 0 < count <= BATCH_MESSAGES_MAX:
         raise PayloadError(f"a batch cannot hold {count} messages")
-    found = Messages(data, key_starts=[], key_ends=[])
+    plain = kernel and kernel.batch_places(data, place, count)
+    return of_places(data, count, *plain) if plain else walk_in_python(data, count, place)
+
+
+def of_places(data: bytes, count: int, places: bytes, _end: int, keyed: bool) -> Messages:
+    """Messages of what the compiled `batch_places` finds. `places`: starts, ends, starts of keys, ends of keys, 64 bits each."""
+    numbers = memoryview(places).cast("q")
+    keys = (numbers[2 * count : 3 * count], numbers[3 * count :]) if keyed else (None, None)
+    return Messages(data, numbers[:count], numbers[count : 2 * count], range(count), *keys)
+
+
+def walk_in_python(data: bytes, count: int, place: int) -> Messages:
+    """As `walk`."""
+    places = _Places([], [], [], [])
     others: list[tuple[int, SingleMessageMetadata]] = []
     left_out: set[int] = set()
     try:
-        end = _find(found, count, place, others, left_out)
+        end = _find(data, places, count, place, others, left_out)
     except (IndexError, ValueError, DecodeError, StructError) as error:
-        raise PayloadError(f"the batch is damaged behind {len(found)} of {count} messages: {error}") from None
+        raise PayloadError(f"the batch is damaged behind {len(places.starts)} of {count} messages: {error}") from None
     if end > len(data):
         raise PayloadError(f"the batch ends within its {count} messages")
-    if found.key_starts == found.key_ends:
-        found.key_starts = found.key_ends = None
-    found.indexes = [index for index in range(count) if index not in left_out] if left_out else range(count)
+    keyed = places.key_starts != places.key_ends
+    found = Messages(
+        data,
+        places.starts,
+        places.ends,
+        [index for index in range(count) if index not in left_out] if left_out else range(count),
+        places.key_starts if keyed else None,
+        places.key_ends if keyed else None,
+    )
     for at, single in others:
         describe(
             found, at, single.event_time, [(each.key, each.value) for each in single.properties], single.null_value
@@ -120,14 +139,26 @@ def walk(data: bytes, count: int, place: int = 0) -> Messages:
     return found
 
 
+class _Places(NamedTuple):
+    """Of values and of keys, while they are looked for."""
+
+    starts: list[int]
+    ends: list[int]
+    key_starts: list[int]
+    key_ends: list[int]
+
+
 def _find(
-    found: Messages, count: int, place: int, others: list[tuple[int, SingleMessageMetadata]], left_out: set[int]
+    data: bytes,
+    found: _Places,
+    count: int,
+    place: int,
+    others: list[tuple[int, SingleMessageMetadata]],
+    left_out: set[int],
 ) -> int:
     """Fills in where values and keys are; the place behind the last message. `others`: those whose metadata says more, by place."""
-    data, key_starts, key_ends = found.data, found.key_starts, found.key_ends
-    assert key_starts is not None
-    assert key_ends is not None
-    size_at, add_start, add_end = _SIZE.unpack_from, found.starts.append, found.ends.append
+    starts, ends, key_starts, key_ends = found
+    size_at, add_start, add_end = _SIZE.unpack_from, starts.append, ends.append
     add_key_start, add_key_end = key_starts.append, key_ends.append
     index, look_at, pause = 0, 0, RUN_LEAST
     while index < count:
@@ -172,11 +203,10 @@ def _find(
             run = _run(data, place, stride, stop - place, key_start - place, key_end - place, at - place, count - index)
             if run >= RUN_LEAST:
                 last = stop + (run - 1) * stride
-                found.starts += range(stop, last + 1, stride)
-                found.ends += range(stop + size, last + size + 1, stride)
+                starts += range(stop, last + 1, stride)
+                ends += range(stop + size, last + size + 1, stride)
                 key_starts += range(key_start, key_start + run * stride, stride)
                 key_ends += range(key_end, key_end + run * stride, stride)
-                found.stride = stride if run == count else 0
                 index, place, pause = index + run, last + size, RUN_LEAST
                 continue
             look_at, pause = index + pause, min(2 * pause, RUN_PAUSE_MAX)

@@ -3,47 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from itertools import groupby
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from magnetar.pipeline.connect.batch_walk import Messages
 from magnetar.pipeline.connect.errors import OptionError, SchemaError
+from magnetar.pipeline.connect.gather import PIECE_ROWS, Piece, column
 from magnetar.pipeline.connect.metadata_columns import HIDDEN, METADATA, Getter, PerEntry
 from magnetar.pipeline.connect.options import Connection
 from magnetar.pipeline.connect.raw_entries import Entry
 from magnetar.pipeline.connect.record_values import RecordValues
 
-CHUNK_ROWS: Final = 32
-"""Values of an entry with so many messages become Arrow at once, while they are still in the processor's cache."""
 
-
-def _value(_topic: str, entry: Entry) -> Sequence[Any]:
+def _value(_topic: str, entry: Entry) -> Sequence[Any] | Piece:
     messages = entry.messages
-    if messages.nulls or len(messages) < CHUNK_ROWS:
+    if messages.nulls or len(messages) < PIECE_ROWS:
         return messages.values()
-    starts, ends = np.array(messages.starts, np.int64), np.array(messages.ends, np.int64)
-    offsets = np.zeros(len(messages) + 1, np.int32)
-    np.cumsum(ends - starts, out=offsets[1:])
-    data = _gathered(messages)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    found: Sequence[Any] = pa.Array.from_buffers(pa.binary(), len(messages), buffers)
-    return found
-
-
-def _gathered(messages: Messages) -> Any:
-    """The values behind each other, as a buffer."""
-    rows, stride = len(messages), messages.stride
-    if stride:
-        size = messages.ends[0] - messages.starts[0]
-        begin = messages.ends[-1] - rows * stride  # of the first one's header
-        table = np.frombuffer(messages.data, np.uint8, rows * stride, begin).reshape(rows, stride)
-        return np.ascontiguousarray(table[:, stride - size :])
-    view = memoryview(messages.data)
-    return b"".join([view[first:last] for first, last in zip(messages.starts, messages.ends, strict=True)])
+    return Piece(messages.data, messages.starts, messages.ends)
 
 
 def full_schema(fields: list[StructField] | None = None) -> StructType:
@@ -83,9 +62,9 @@ class Columns:
                 values.append(getter.of(topic, entry))
                 continue
             found = fields[self._places[self.schema.names[place]]] if getter is None else getter(topic, entry)
-            if isinstance(found, pa.Array):
+            if isinstance(found, pa.Array | Piece):
                 if values:
-                    chunks.append(pa.array(values, found.type))
+                    chunks.append(pa.array(values, self.schema.types[place]))
                     values.clear()
                 chunks.append(found)
             else:
@@ -125,15 +104,19 @@ class Columns:
 
     def _clear(self) -> None:
         self._pending: list[list[Any]] = [[] for _ in self._columns]
-        self._chunks: list[list[pa.Array]] = [[] for _ in self._columns]
+        self._chunks: list[list[pa.Array | Piece]] = [[] for _ in self._columns]
         self._counts: list[int] = []
         self.rows = 0
 
 
-def _joined(values: list[Any], chunks: list[pa.Array], kind: pa.DataType) -> pa.Array:
+def _joined(values: list[Any], chunks: list[pa.Array | Piece], kind: pa.DataType) -> pa.Array:
     if values or not chunks:
         chunks = [*chunks, pa.array(values, type=kind)]
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    arrays: list[pa.Array] = []
+    for is_piece, group in groupby(chunks, lambda each: isinstance(each, Piece)):
+        parts = list(group)
+        arrays += [column(parts, kind)] if is_piece else parts
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _getter(field: StructField) -> Getter | PerEntry:

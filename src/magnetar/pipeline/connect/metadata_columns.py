@@ -17,12 +17,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from magnetar.pipeline.connect.gather import PIECE_ROWS, Piece
 from magnetar.pipeline.connect.raw_entries import Entry
 from magnetar.pipeline.connect.segment_order import is_segment, segment_id, whole_topic
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData
 
 MICROS_PER_MILLI: Final = 1000
-Getter = Callable[[str, Entry], Sequence[Any]]
+Getter = Callable[[str, Entry], "Sequence[Any] | Piece"]
 """(topic partition, entry) -> a value for each of the entry's messages."""
 
 _BATCH_INDEX, _BATCH_SIZE = b"\x20", b"\x30"
@@ -57,8 +58,11 @@ class PerEntry:
         return pa.array(values, kind).take(pa.array(places))
 
 
-def _key(_topic: str, entry: Entry) -> Sequence[Any]:
-    return entry.messages.keys or [None] * len(entry.messages)
+def _key(_topic: str, entry: Entry) -> Sequence[Any] | Piece:
+    messages = entry.messages
+    if messages.key_starts is not None and messages.key_ends is not None and len(messages) >= PIECE_ROWS:
+        return Piece(messages.data, messages.key_starts, messages.key_ends)
+    return messages.keys or [None] * len(messages)
 
 
 def _event_time(_topic: str, entry: Entry) -> Sequence[Any]:

@@ -22,7 +22,7 @@ from magnetar.pipeline.connect.segment_order import is_segment
 BATCH_ROWS: Final = 5000
 """Rows of a record batch: between 1,000 and 10,000 Spark is fastest."""
 BATCH_BYTES: Final = 8 << 20
-"""A batch is handed over once its values are that large, whatever its rows."""
+"""A batch is handed over once the entries it is made of are that large, whatever its rows."""
 POLL_S: Final = 1.0
 """After so long without an entry the broker is asked whether there is one at all."""
 
@@ -51,7 +51,7 @@ def read_range(
         if not len(entry.messages):
             continue
         columns.add(part.topic, entry)
-        size += sum(entry.messages.ends) - sum(entry.messages.starts)
+        size += len(entry.messages.data)
         if columns.rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield columns.batch()
             size = 0

@@ -962,6 +962,178 @@ static PyObject *cut_adds(PyObject *module, PyObject *const *args, Py_ssize_t co
     return found;
 }
 
+/* ---- batch_places(data, place, count) -> (starts, ends, key starts, key ends in one, the place behind, whether there are keys) or None */
+
+enum { KEY_BYTES_BELOW = 0x80, PAYLOAD_BYTES_BELOW = 0x200000 };
+
+/* A message whose metadata is a key, a size and a sequence id, of which only the size must be there. */
+static int plain_message(const Byte *data, Reader *batch, int64_t places[4])
+{
+    uint64_t size, number;
+    if (batch->end - batch->at < 4)
+        return 0;
+    uint64_t header = be32(batch->at);
+    batch->at += 4;
+    if (header > (uint64_t)(batch->end - batch->at))
+        return 0;
+    Reader single = {batch->at, batch->at + header}, key = {data, data};
+    if (skip_byte(&single, 0x12) && (!read_part(&single, &key) || key.end - key.at >= KEY_BYTES_BELOW))
+        return 0;
+    if (!skip_byte(&single, 0x18) || !read_number(&single, &size) || size >= PAYLOAD_BYTES_BELOW)
+        return 0;
+    if (skip_byte(&single, 0x40) && !read_number(&single, &number))
+        return 0;
+    batch->at = single.end;
+    if (single.at != single.end || size > (uint64_t)(batch->end - batch->at))
+        return 0;
+    places[0] = batch->at - data;
+    batch->at += size;
+    places[1] = batch->at - data;
+    places[2] = key.at - data;
+    places[3] = key.end - data;
+    return 1;
+}
+
+static PyObject *batch_places(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Reader batch;
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "batch_places takes 3 arguments");
+    Py_ssize_t place = PyLong_AsSsize_t(args[1]), messages = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred() || !bytes_of(args[0], &batch))
+        return NULL;
+    const Byte *data = batch.at;
+    /* Six bytes at least each: so what is allocated is in proportion to what came. */
+    if (place < 0 || place > batch.end - data || messages <= 0 || messages > (batch.end - data - place) / BATCHED_MESSAGE_BYTES_MIN)
+        return Py_NewRef(Py_None);
+    batch.at = data + place;
+    PyObject *found = PyBytes_FromStringAndSize(NULL, 4 * messages * (Py_ssize_t)sizeof(int64_t)), *answer = NULL;
+    int64_t *columns = found != NULL ? (int64_t *)(void *)PyBytes_AsString(found) : NULL, places[4];
+    int keyed = 0, plain = found != NULL;
+    for (Py_ssize_t index = 0; plain && index < messages; index++) {
+        plain = plain_message(data, &batch, places);
+        for (int column = 0; plain && column < 4; column++)
+            memcpy(columns + column * messages + index, places + column, sizeof(int64_t));
+        keyed |= plain && places[2] != places[3];
+    }
+    if (plain)
+        answer = Py_BuildValue("(OnO)", found, (Py_ssize_t)(batch.at - data), keyed ? Py_True : Py_False);
+    else if (found != NULL)
+        answer = Py_NewRef(Py_None);
+    Py_XDECREF(found);
+    return answer;
+}
+
+/* ---- gathered(pieces) -> (offsets, bytes behind each other); a piece is (data, starts, ends) */
+
+typedef struct {
+    PyObject *owner;
+    Reader data;
+    Py_buffer starts, ends;
+    Py_ssize_t count;
+} Piece;
+
+static int64_t number_of(const Py_buffer *numbers, Py_ssize_t index)
+{
+    int64_t number;
+    memcpy(&number, (const Byte *)numbers->buf + index * (Py_ssize_t)sizeof(int64_t), sizeof(int64_t));
+    return number;
+}
+
+static void close_piece(Piece *piece)
+{
+    PyBuffer_Release(&piece->starts);
+    PyBuffer_Release(&piece->ends);
+    Py_XDECREF(piece->owner);
+}
+
+/* The tuple is kept, so that its bytes stay. */
+static int open_piece(PyObject *pieces, Py_ssize_t index, Piece *piece)
+{
+    memset(piece, 0, sizeof(Piece));
+    piece->owner = Py_NewRef(PyList_GetItem(pieces, index));
+    if (!PyTuple_Check(piece->owner) || PyTuple_Size(piece->owner) != 3) {
+        PyErr_SetString(PyExc_TypeError, "a piece is data, starts and ends");
+    } else if (bytes_of(PyTuple_GetItem(piece->owner, 0), &piece->data) &&
+               PyObject_GetBuffer(PyTuple_GetItem(piece->owner, 1), &piece->starts, PyBUF_SIMPLE) == 0 &&
+               PyObject_GetBuffer(PyTuple_GetItem(piece->owner, 2), &piece->ends, PyBUF_SIMPLE) == 0) {
+        piece->count = piece->starts.len / (Py_ssize_t)sizeof(int64_t);
+        if (piece->starts.len == piece->ends.len && piece->starts.len % (Py_ssize_t)sizeof(int64_t) == 0)
+            return 1;
+        PyErr_SetString(PyExc_ValueError, "starts and ends are as many numbers of 64 bits");
+    }
+    close_piece(piece);
+    return 0;
+}
+
+/* Adds a piece's lengths to the offsets, whose last one is `total` so far; the new total, or -1. */
+static int64_t add_offsets(const Piece *piece, Byte *offsets, int64_t total)
+{
+    for (Py_ssize_t index = 0; index < piece->count; index++) {
+        int64_t start = number_of(&piece->starts, index), end = number_of(&piece->ends, index);
+        if (start < 0 || start > end || end > piece->data.end - piece->data.at) {
+            PyErr_SetString(PyExc_ValueError, "a piece reaches beyond its data");
+            return -1;
+        }
+        total += end - start;
+        if (total > INT32_MAX) {
+            PyErr_SetString(PyExc_OverflowError, "the bytes do not fit a column");
+            return -1;
+        }
+        int32_t offset = (int32_t)total;
+        memcpy(offsets + index * (Py_ssize_t)sizeof(int32_t), &offset, sizeof(int32_t));
+    }
+    return total;
+}
+
+static Byte *copy_piece(const Piece *piece, Byte *at)
+{
+    for (Py_ssize_t index = 0; index < piece->count; index++) {
+        int64_t start = number_of(&piece->starts, index), size = number_of(&piece->ends, index) - start;
+        memcpy(at, piece->data.at + start, (size_t)size);
+        at += size;
+    }
+    return at;
+}
+
+static PyObject *gathered(PyObject *module, PyObject *pieces)
+{
+    if (!PyList_Check(pieces))
+        return PyErr_Format(PyExc_TypeError, "gathered takes a list of pieces");
+    Py_ssize_t most = PyList_Size(pieces), opened = 0, rows = 0;
+    Piece *all = PyMem_Calloc((size_t)most + 1, sizeof(Piece));
+    PyObject *offsets = NULL, *values = NULL, *answer = NULL;
+    if (all == NULL)
+        return PyErr_NoMemory();
+    for (; opened < most && open_piece(pieces, opened, all + opened); opened++)
+        rows += all[opened].count;
+    if (opened == most)
+        offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * (Py_ssize_t)sizeof(int32_t));
+    if (offsets != NULL) {
+        Byte *at = (Byte *)PyBytes_AsString(offsets);
+        int64_t total = 0;
+        memset(at, 0, sizeof(int32_t));
+        at += sizeof(int32_t);
+        for (Py_ssize_t index = 0; total >= 0 && index < opened; index++) {
+            total = add_offsets(all + index, at, total);
+            at += all[index].count * (Py_ssize_t)sizeof(int32_t);
+        }
+        values = total < 0 ? NULL : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    }
+    if (values != NULL) {
+        Byte *at = (Byte *)PyBytes_AsString(values);
+        for (Py_ssize_t index = 0; index < opened; index++)
+            at = copy_piece(all + index, at);
+        answer = PyTuple_Pack(2, offsets, values);
+    }
+    while (opened > 0)
+        close_piece(all + --opened);
+    PyMem_Free(all);
+    Py_XDECREF(offsets);
+    Py_XDECREF(values);
+    return answer;
+}
+
 static PyObject *checksum(PyObject *module, PyObject *data)
 {
     Reader reader;
@@ -982,6 +1154,8 @@ static PyMethodDef functions[] = {
     FUNCTION(cut_adds),
     FUNCTION(highest_lac),
     {"record_headers", record_headers, METH_O, NULL},
+    FUNCTION(batch_places),
+    {"gathered", gathered, METH_O, NULL},
     {"crc32c", checksum, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -1000,7 +1174,7 @@ PyMODINIT_FUNC PyInit__kernel(void)
     str_entry_id = PyUnicode_InternFromString("entry_id");
     str_data = PyUnicode_InternFromString("data");
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || !str_ledger_id || !str_entry_id || !str_data || PyModule_AddIntConstant(module, "REVISION", 5) < 0) {
+    if (module == NULL || !str_ledger_id || !str_entry_id || !str_data || PyModule_AddIntConstant(module, "REVISION", 6) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-REVISION: Final = 5
+REVISION: Final = 6
 """Raised with every change of what the compiled functions take or answer: a build of another revision is not used."""
 
 SWITCH: Final = "MAGNETAR_KERNEL"
