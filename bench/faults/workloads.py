@@ -28,6 +28,8 @@ NAMESPACE = "persistent://public/default"
 POSITIONS = 2000
 """Messages that a cursor is set to in turn."""
 TXN_TTL_MS = 10_000
+SETTLED_TIMEOUT_S = 100.0
+"""For the transactions that are open when the faults end."""
 HELD_BACK = 7
 """Every so many messages one is never acknowledged."""
 
@@ -424,21 +426,35 @@ def transactions(run: Run) -> Callable[[], None]:
 
     run.start(read_once, 1, first=8)
 
-    def settled() -> None:
-        """Open transactions end by their coordinator's time-out; then the lists are read for the last time."""
-        deadline = time.monotonic() + 100
-        last: list[list[int]] = []
-        while time.monotonic() < deadline:
-            lists = [[int(text) for _, text in retried(lambda t=t: contents(run.target, t))] for t in topics]
-            if lists == last and not any(_open_transactions(run.target, topic) for topic in topics):
-                break
-            last = lists
-            time.sleep(2)
+    def end() -> None:
+        lists = last_lists(
+            lambda: [[int(text) for _, text in retried(lambda t=t: contents(run.target, t))] for t in topics],
+            lambda: any(_open_transactions(run.target, topic) for topic in topics),
+        )
         for number, read in enumerate(lists):
             run.history.add(9, "invoke", "txn", [["r", number, None]])
             run.history.add(9, "ok", "txn", [["r", number, read]], final=True)
 
-    return settled
+    return end
+
+
+def last_lists(
+    read: Callable[[], list[list[int]]], is_open: Callable[[], bool], pause_s: float = 2.0
+) -> list[list[int]]:
+    """The lists once no transaction holds readers back any more: open ones end by their coordinator's time-out.
+
+    `is_open` is asked before a reading. Asked afterwards it would call a reading the last one that a transaction had held back which
+    ended in the middle of it.
+    """
+    deadline = time.monotonic() + SETTLED_TIMEOUT_S
+    last: list[list[int]] = []
+    while True:
+        held_back = is_open()
+        lists = read()
+        if (lists == last and not held_back) or time.monotonic() > deadline:
+            return lists
+        last = lists
+        time.sleep(pause_s)
 
 
 # ---- pipeline: what one transaction takes from a queue and passes on

@@ -9,6 +9,7 @@ import pytest
 from bench.faults import targets
 from bench.faults.checkers import CHECKERS
 from bench.faults.history import History, read
+from bench.faults.workloads import last_lists
 
 Step = tuple[Any, ...]
 """Process, type, f, value, and what else the event says."""
@@ -107,6 +108,20 @@ def test_transactions_are_whole(kind: str, first: list[int], second: list[int], 
     steps = [*txn(kind, ["append", 0, 1], ["append", 1, 2]), final(0, *first), final(1, *second)]
     broken = problems("transactions", *steps)
     assert [each.partition(":")[0] for each in broken][:1] == ([found] if found else [])
+
+
+def test_a_reading_that_a_transaction_held_back_is_not_the_last_one() -> None:
+    stored, open_transactions, readings = [1, 2], [1], 0
+
+    def read() -> list[list[int]]:
+        nonlocal readings
+        readings += 1
+        found = [stored[:1] if open_transactions else stored[:]]
+        if readings == 2:
+            open_transactions.clear()  # it times out while the lists are read
+        return found
+
+    assert last_lists(read, lambda: bool(open_transactions), pause_s=0.0) == [[1, 2]]
 
 
 def test_a_read_is_a_prefix_of_later_ones() -> None:
