@@ -285,3 +285,7 @@ SCALABLE_CONSUMERS_PER_SUBSCRIPTION_MAX = 10_000
 SCALABLE_WATCHES_PER_CONNECTION_MAX = 10_000
 """Layouts and namespaces of scalable topics that one connection watches, and consumers that it has registered: further ones are refused
 with NotAllowedError."""
+
+COORDINATOR_WATCHES_PER_CONNECTION_MAX = 8
+"""Watches of the brokers of transaction coordinators that one connection has, where one tells a client all: further ones are refused with
+NotAllowedError, since each is told anew every second."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.admin.client import AdminClient
+from magnetar.base.limits import COORDINATOR_WATCHES_PER_CONNECTION_MAX
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError
 from tests.support.raw_client import message
@@ -50,6 +51,25 @@ def test_clients_of_pulsar_5_are_told_the_coordinators_and_each_change(
     raw.connect_coordinator(17)
     raw.send(BaseCommand(type=BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE, watchTcAssignmentsClose={"watch_id": 7}))
     raw.commit(raw.begin(coordinator=17))
+
+
+def test_a_connection_watches_the_coordinators_few_times(
+    start_server: Callable[..., ServerProcess], dial: Callable[[ServerProcess], RawTransactions]
+) -> None:
+    raw = dial(start_server())
+    for number in range(COORDINATOR_WATCHES_PER_CONNECTION_MAX + 1):
+        raw.send(BaseCommand(type=BaseCommand.WATCH_TC_ASSIGNMENTS, watchTcAssignments={"watch_id": number}))
+    answers = [
+        raw.expect(BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE)[0].watchTcAssignmentsUpdate
+        for _ in range(COORDINATOR_WATCHES_PER_CONNECTION_MAX + 1)
+    ]
+    (refused,) = [each for each in answers if not each.HasField("snapshot")]
+    assert refused.error == ServerError.NotAllowedError
+    assert "close one of them first" in refused.message
+    closed = next(each.watch_id for each in answers if each.watch_id != refused.watch_id)
+    raw.send(BaseCommand(type=BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE, watchTcAssignmentsClose={"watch_id": closed}))
+    raw.send(BaseCommand(type=BaseCommand.WATCH_TC_ASSIGNMENTS, watchTcAssignments={"watch_id": 100}))
+    assert raw.expect(BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE)[0].watchTcAssignmentsUpdate.HasField("snapshot")
 
 
 def test_numbers_belong_to_their_coordinator_and_grow(raw: RawTransactions) -> None:

@@ -25,13 +25,16 @@ from magnetar.broker.scalable.service import ScalableTopics
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.topics.registry import AnyTopic, TopicRegistry
 from magnetar.broker.tracing.traces import Traces
-from magnetar.broker.transactions.coordinators import Coordinators
+from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC, Coordinators
 from magnetar.broker.transactions.types import Participants
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.commands import UNASSIGNED, AssignedUrls
 
 ANSWERS_KEPT_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of answers kept over all namespaces: the least recently used go first. A longer answer is never kept."""
+
+COORDINATORS_KEPT_S = 0.5
+"""How long what was looked up of the coordinators is answered again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,25 @@ class Destinations:
         return UNASSIGNED if address is None else (address.service_url, address.service_url_tls)
 
 
+class CoordinatorAddresses:
+    """The broker of each transaction coordinator, looked up once for all who ask within `COORDINATORS_KEPT_S`. One per broker."""
+
+    def __init__(self) -> None:
+        self._looking = asyncio.Lock()
+        self._looked_at_s = float("-inf")
+        self._found: Sequence[BrokerAddress] = ()
+
+    async def of(self, context: BrokerContext) -> Sequence[BrokerAddress]:
+        """In the order of their numbers. Raises MagnetarError."""
+        async with self._looking:
+            if context.clock.monotonic_s() - self._looked_at_s >= COORDINATORS_KEPT_S:
+                count = await context.transactions.recounted()
+                names = [ASSIGN_TOPIC.partition_name(number) for number in range(count)]
+                self._found = [(await context.lookup.find(name)).address for name in names]
+                self._looked_at_s = context.clock.monotonic_s()
+            return self._found
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
     """Passed to every session."""
@@ -170,3 +192,7 @@ class BrokerContext:
     refused: RecentRefusals = field(default_factory=RecentRefusals)
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)
     list_answers: ListAnswers = field(default_factory=ListAnswers)
+    coordinators: CoordinatorAddresses = field(default_factory=CoordinatorAddresses)
+
+    async def coordinator_addresses(self) -> Sequence[BrokerAddress]:
+        return await self.coordinators.of(self)

@@ -12,12 +12,12 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from magnetar.base.errors import MagnetarError
-from magnetar.base.limits import SCALABLE_WATCHES_PER_CONNECTION_MAX
+from magnetar.base.limits import COORDINATOR_WATCHES_PER_CONNECTION_MAX
 from magnetar.base.tasks import REPORTED
 from magnetar.broker.connection.refusals import refusal
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC, NOT_ENABLED
+from magnetar.broker.transactions.coordinators import NOT_ENABLED
 from magnetar.broker.transactions.types import TransactionsDisabledError, TxnId
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import COMMIT, BaseCommand, TcAssignmentsSnapshot
@@ -25,7 +25,7 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import COMMIT, BaseCommand, TcAssignment
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S: Final = 1.0
-"""How long a client that follows the coordinators learns late that one has another broker."""
+"""How often a client that follows the coordinators is told what has changed."""
 
 _ASSIGNMENTS: Final = "coordinators"
 
@@ -70,8 +70,10 @@ async def _watch_assignments(session: Session, command: BaseCommand) -> None:
     try:
         if not session.context.transactions.enabled:
             raise TransactionsDisabledError(NOT_ENABLED)
-        if len(session.watches) >= SCALABLE_WATCHES_PER_CONNECTION_MAX and key not in session.watches:
-            raise NotAllowedError(f"more than {SCALABLE_WATCHES_PER_CONNECTION_MAX} watches on one connection")
+        if key not in session.watches and _watch_count(session) >= COORDINATOR_WATCHES_PER_CONNECTION_MAX:
+            raise NotAllowedError(
+                f"this connection has {COORDINATOR_WATCHES_PER_CONNECTION_MAX} watches of coordinators; close one of them first"
+            )
         _end_watch(session, key)
         watch = session.watches[key] = AssignmentsWatch(session, command.watchTcAssignments.watch_id)
         await watch.tell()
@@ -84,6 +86,10 @@ async def _watch_assignments(session: Session, command: BaseCommand) -> None:
 
 def close_assignments(session: Session, command: BaseCommand, rest: bytes) -> None:
     _end_watch(session, (_ASSIGNMENTS, command.watchTcAssignmentsClose.watch_id))
+
+
+def _watch_count(session: Session) -> int:
+    return sum(kind == _ASSIGNMENTS for kind, _ in session.watches)
 
 
 def _end_watch(session: Session, key: tuple[str, int]) -> None:
@@ -133,10 +139,9 @@ class AssignmentsWatch:
             self._session.context.scope.spawn(self.tell(), "coordinators changed", REPORTED)
 
     async def _look(self) -> TcAssignmentsSnapshot:
-        context = self._session.context
-        found = TcAssignmentsSnapshot(parallelism=await context.transactions.recounted())
-        for number in range(found.parallelism):
-            address = (await context.lookup.find(ASSIGN_TOPIC.partition_name(number))).address
+        addresses = await self._session.context.coordinator_addresses()
+        found = TcAssignmentsSnapshot(parallelism=len(addresses))
+        for number, address in enumerate(addresses):
             assignment = found.assignments.add(tc_id=number)
             if address.service_url:
                 assignment.broker_service_url = address.service_url
