@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pulsar
 from pyspark.sql import SparkSession
 
-from magnetar.pipeline.connect.columns import schema_for
+from magnetar.pipeline.connect.reading.columns import schema_for
 from magnetar.pipeline.session import build_session
 from magnetar.testing.server import ServerProcess
 

@@ -9,17 +9,17 @@ from collections.abc import Callable
 import pulsar
 import pytest
 
-from magnetar.pipeline.connect import raw_entries as entries_module
 from magnetar.pipeline.connect.admin_rest import AdminRest
 from magnetar.pipeline.connect.broker import Topics, id_position
-from magnetar.pipeline.connect.counting import Counter
-from magnetar.pipeline.connect.entries import ClientEntries
 from magnetar.pipeline.connect.errors import DataLossError
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
 from magnetar.pipeline.connect.options import Connection, read_options
-from magnetar.pipeline.connect.range_reader import read_entries
-from magnetar.pipeline.connect.raw_connection import RawConnection
-from magnetar.pipeline.connect.raw_entries import Entry, RawEntries, read_entry
+from magnetar.pipeline.connect.raw import entries as entries_module
+from magnetar.pipeline.connect.raw.connection import RawConnection
+from magnetar.pipeline.connect.raw.entries import Entry, RawEntries, read_entry
+from magnetar.pipeline.connect.reading.counting import Counter
+from magnetar.pipeline.connect.reading.entries import ClientEntries
+from magnetar.pipeline.connect.reading.range_reader import read_entries
 from magnetar.testing.server import ServerProcess
 from tests.support.topics import produce
 from tests.support.waiting import wait_until

@@ -11,14 +11,14 @@ import pulsar
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from magnetar.pipeline.connect import raw_entries as entries_module
-from magnetar.pipeline.connect.columns import schema_for
-from magnetar.pipeline.connect.counting import Counter
 from magnetar.pipeline.connect.errors import ReadStalledError
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
 from magnetar.pipeline.connect.options import read_options
-from magnetar.pipeline.connect.raw_connection import RawConnectionError, connect_to
-from magnetar.pipeline.connect.raw_entries import DamagedEntryError, Entry, RawEntries, read_entry
+from magnetar.pipeline.connect.raw import entries as entries_module
+from magnetar.pipeline.connect.raw.connection import RawConnectionError, connect_to
+from magnetar.pipeline.connect.raw.entries import DamagedEntryError, Entry, RawEntries, read_entry
+from magnetar.pipeline.connect.reading.columns import schema_for
+from magnetar.pipeline.connect.reading.counting import Counter
 from magnetar.pipeline.connect.stream import TopicStreamReader
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.frames import Frame

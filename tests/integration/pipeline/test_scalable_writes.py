@@ -15,9 +15,9 @@ from magnetar.client.scalable.layout import hash_of, place_of
 from magnetar.pipeline.connect.broker import Topics
 from magnetar.pipeline.connect.offsets import EARLIEST, Range
 from magnetar.pipeline.connect.options import read_options, write_options
-from magnetar.pipeline.connect.range_reader import read_entries
+from magnetar.pipeline.connect.reading.range_reader import read_entries
 from magnetar.pipeline.connect.segment_order import reading_order
-from magnetar.pipeline.connect.sender import Sender, sequence_id
+from magnetar.pipeline.connect.writing.sender import Sender, sequence_id
 from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.testing.server import ServerProcess
 from tests.support.proxy import CuttingProxy

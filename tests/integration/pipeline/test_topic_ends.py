@@ -12,12 +12,12 @@ import pytest
 
 from magnetar.admin.client import AdminClient
 from magnetar.pipeline.connect.broker import Topics, id_position
-from magnetar.pipeline.connect.columns import schema_for
 from magnetar.pipeline.connect.errors import DataLossError, TopicReplacedError
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, from_document
 from magnetar.pipeline.connect.options import read_options
-from magnetar.pipeline.connect.range_reader import read_entries
-from magnetar.pipeline.connect.topic_end import TopicEnd
+from magnetar.pipeline.connect.raw.topic_end import TopicEnd
+from magnetar.pipeline.connect.reading.columns import schema_for
+from magnetar.pipeline.connect.reading.range_reader import read_entries
 from magnetar.pipeline.views.source.tail import Tail
 from magnetar.testing.server import ServerProcess
 from tests.support.topics import produce

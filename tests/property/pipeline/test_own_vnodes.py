@@ -12,9 +12,9 @@ from magnetar.hashing.errors import KeyEncodingError
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.hashing.vectorized.vnode import segment_vnodes_of, vnodes
 from magnetar.hashing.vnode import segment_vnode, segment_vnodes, vnode
-from magnetar.pipeline.connect.batch_walk import Messages
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
-from magnetar.pipeline.connect.raw_entries import Entry
+from magnetar.pipeline.connect.raw.batch_walk import Messages
+from magnetar.pipeline.connect.raw.entries import Entry
 from magnetar.pipeline.views.control.rescale import merges, splits
 from magnetar.pipeline.views.source import own_vnodes
 

@@ -33,8 +33,8 @@ from magnetar.broker.dispatch.entry_metadata import NOT_PLAIN, EntryMetadata, he
 from magnetar.broker.dispatch.receiver import ONE_MESSAGE
 from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
-from magnetar.pipeline.connect.batch_walk import Messages, of_places, walk_in_python
-from magnetar.pipeline.connect.gather import gathered_in_python
+from magnetar.pipeline.connect.raw.batch_walk import Messages, of_places, walk_in_python
+from magnetar.pipeline.connect.raw.gather import gathered_in_python
 from magnetar.wire.bookkeeper.v2 import cut_adds_in_python, encode_add_head
 from magnetar.wire.pulsar.batches import join
 from magnetar.wire.pulsar.compression import PayloadError

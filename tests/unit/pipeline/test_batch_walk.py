@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from magnetar.pipeline.connect.batch_walk import walk
-from magnetar.pipeline.connect.columns import Columns, schema_for
-from magnetar.pipeline.connect.metadata_columns import METADATA
 from magnetar.pipeline.connect.options import read_options
-from magnetar.pipeline.connect.raw_entries import Entry
+from magnetar.pipeline.connect.raw.batch_walk import walk
+from magnetar.pipeline.connect.raw.entries import Entry
+from magnetar.pipeline.connect.reading.columns import Columns, schema_for
+from magnetar.pipeline.connect.reading.metadata_columns import METADATA
 from magnetar.wire.pulsar.batches import join, split
 from magnetar.wire.pulsar.compression import PayloadError
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData, SingleMessageMetadata

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from magnetar.pipeline.connect.admin_rest import LedgerSize
 from magnetar.pipeline.connect.errors import OffsetError, OptionError
-from magnetar.pipeline.connect.limits import by_statistics
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range, from_document, parse, split, to_document
 from magnetar.pipeline.connect.options import frame_options, read_options, write_options
+from magnetar.pipeline.connect.reading.limits import by_statistics
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData
 
 LEDGERS = st.lists(st.integers(0, 12), min_size=1, max_size=6)

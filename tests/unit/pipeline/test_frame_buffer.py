@@ -8,8 +8,8 @@ from unittest import mock
 
 import pytest
 
-from magnetar.pipeline.connect import frame_buffer
-from magnetar.pipeline.connect.frame_buffer import FrameBuffer
+from magnetar.pipeline.connect.raw import frame_buffer
+from magnetar.pipeline.connect.raw.frame_buffer import FrameBuffer
 from magnetar.wire.pulsar.frames import FrameError, encode_frame
 
 

@@ -9,8 +9,8 @@ import pulsar
 from magnetar.pipeline.connect.broker import shared_client
 from magnetar.pipeline.connect.offsets import Position
 from magnetar.pipeline.connect.options import Connection
-from magnetar.pipeline.connect.segment_cursor import PIPELINE_PROPERTY, SegmentCursor
 from magnetar.pipeline.connect.segment_order import is_segment
+from magnetar.pipeline.connect.segments.cursor import PIPELINE_PROPERTY, SegmentCursor
 
 
 class Acknowledger:

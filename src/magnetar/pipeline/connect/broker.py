@@ -25,13 +25,13 @@ from magnetar.pipeline.connect.errors import (
     TopicMissingError,
     TopicReplacedError,
 )
-from magnetar.pipeline.connect.layout_watch import LayoutWatch
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position
 from magnetar.pipeline.connect.options import Connection, ReadOptions, Times, offset_name
-from magnetar.pipeline.connect.raw_connection import RECONNECT_WAIT_S, RawConnectionError, connect, is_supported
+from magnetar.pipeline.connect.raw.connection import RECONNECT_WAIT_S, RawConnectionError, connect, is_supported
+from magnetar.pipeline.connect.raw.topic_end import Told, TopicEnd
 from magnetar.pipeline.connect.segment_order import is_scalable, is_segment, whole_topic
-from magnetar.pipeline.connect.segment_reads import first_message
-from magnetar.pipeline.connect.topic_end import Told, TopicEnd
+from magnetar.pipeline.connect.segments.layout_watch import LayoutWatch
+from magnetar.pipeline.connect.segments.reads import first_message
 from magnetar.wire.pulsar.PulsarApi_pb2 import ServerError
 
 END_TIMEOUT_MS: Final = 30_000

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from magnetar.pipeline.connect.broker import Topics, shared_client
 from magnetar.pipeline.connect.errors import OptionError, SchemaError
 from magnetar.pipeline.connect.options import Connection, ReadOptions
-from magnetar.pipeline.connect.raw_connection import RawConnectionError, connect
+from magnetar.pipeline.connect.raw.connection import RawConnectionError, connect
 from magnetar.pipeline.connect.segment_order import is_segment
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, Schema, ServerError
 

@@ -21,16 +21,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from magnetar.pipeline.connect.broker import Topics
-from magnetar.pipeline.connect.columns import Columns, full_schema
 from magnetar.pipeline.connect.errors import OptionError
-from magnetar.pipeline.connect.metadata_columns import partition_of, shown_topic
 from magnetar.pipeline.connect.offsets import ranges
 from magnetar.pipeline.connect.options import ReadOptions, frame_options, read_options
 from magnetar.pipeline.connect.planning import RangePartition, split_all
-from magnetar.pipeline.connect.range_reader import read_range
+from magnetar.pipeline.connect.reading.columns import Columns, full_schema
+from magnetar.pipeline.connect.reading.metadata_columns import partition_of, shown_topic
+from magnetar.pipeline.connect.reading.range_reader import read_range
 from magnetar.pipeline.connect.registered import record_fields
-from magnetar.pipeline.connect.sink import TopicStreamWriter, TopicWriter
 from magnetar.pipeline.connect.stream import TopicStreamReader
+from magnetar.pipeline.connect.writing.sink import TopicStreamWriter, TopicWriter
 
 
 class MagnetarDataSource(DataSource):

@@ -20,13 +20,13 @@ from pyspark.sql.types import StructType
 
 from magnetar.pipeline.connect.acknowledge import Acknowledger
 from magnetar.pipeline.connect.broker import Goal, Topics, patiently
-from magnetar.pipeline.connect.columns import Columns
-from magnetar.pipeline.connect.limits import Limits
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position, from_document, ranges, to_document
 from magnetar.pipeline.connect.options import ReadOptions
 from magnetar.pipeline.connect.planning import RangePartition, split_all
-from magnetar.pipeline.connect.range_reader import read_range
-from magnetar.pipeline.connect.topic_end import Told
+from magnetar.pipeline.connect.raw.topic_end import Told
+from magnetar.pipeline.connect.reading.columns import Columns
+from magnetar.pipeline.connect.reading.limits import Limits
+from magnetar.pipeline.connect.reading.range_reader import read_range
 
 LOSS_CHECK_S: Final = 10.0
 """How often a stream looks at the ledgers of its topics: one that was closed for so long before it is deleted is known."""

@@ -127,7 +127,7 @@ def _plain(value: Any) -> Any:
 
 
 def _json_bytes(row: Mapping[str, Any]) -> bytes:
-    from magnetar.pipeline.connect.encoding import json_bytes
+    from magnetar.pipeline.connect.writing.encoding import json_bytes
 
     return json_bytes(row)
 

@@ -91,8 +91,8 @@ def ranges_function(name: str, options: ReadOptions, schema: StructType) -> Call
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         prepare()
-        from magnetar.pipeline.connect.columns import Columns
-        from magnetar.pipeline.connect.range_reader import read_range
+        from magnetar.pipeline.connect.reading.columns import Columns
+        from magnetar.pipeline.connect.reading.range_reader import read_range
 
         for _ in batches:
             pass
@@ -111,8 +111,8 @@ def pieces_function(
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         prepare()
-        from magnetar.pipeline.connect.columns import Columns
-        from magnetar.pipeline.connect.range_reader import read_range
+        from magnetar.pipeline.connect.reading.columns import Columns
+        from magnetar.pipeline.connect.reading.range_reader import read_range
 
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         for part in (pieces[number] for number in numbers if number < len(pieces)):
@@ -141,7 +141,7 @@ def own_parts_function(
     def run(batches: Iterator[Any]) -> Iterator[Any]:
 
         prepare()
-        from magnetar.pipeline.connect.columns import Columns
+        from magnetar.pipeline.connect.reading.columns import Columns
         from magnetar.pipeline.views.source.own_vnodes import read_own
 
         for part in parts[_unit_of_task(batches)]:

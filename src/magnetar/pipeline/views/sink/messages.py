@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from magnetar.pipeline.connect.encoding import Encode, Encoded, avro, json_bytes, json_schema
+from magnetar.pipeline.connect.writing.encoding import Encode, Encoded, avro, json_bytes, json_schema
 from magnetar.pipeline.errors import ChangelogError
 from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
 from magnetar.pipeline.views.sink.options import Sink

@@ -17,11 +17,11 @@ import polars as pl
 import pulsar
 
 from magnetar.pipeline.connect.broker import shared_client
-from magnetar.pipeline.connect.deduplication import ensure_deduplication
 from magnetar.pipeline.connect.errors import SinkError
 from magnetar.pipeline.connect.segment_order import is_scalable
-from magnetar.pipeline.connect.segment_sender import create_topic
-from magnetar.pipeline.connect.sender import Sender, sequence_id
+from magnetar.pipeline.connect.segments.sender import create_topic
+from magnetar.pipeline.connect.writing.deduplication import ensure_deduplication
+from magnetar.pipeline.connect.writing.sender import Sender, sequence_id
 from magnetar.pipeline.operators.changelog import CHANGE, INSERT
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import TableState

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from magnetar.pipeline.connect.errors import SourceError
 from magnetar.pipeline.connect.options import Connection, read_options
-from magnetar.pipeline.connect.record_values import RecordValues
+from magnetar.pipeline.connect.reading.record_values import RecordValues
 from magnetar.pipeline.operators.changelog import DELETE, INSERT, UPDATE_AFTER
 from magnetar.pipeline.sql.statements import ColumnDefinition, CreateSource
 from magnetar.pipeline.sql.types import spark_type

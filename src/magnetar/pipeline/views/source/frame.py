@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from magnetar.pipeline.connect.broker import Topics
-from magnetar.pipeline.connect.columns import schema_for
 from magnetar.pipeline.connect.errors import SourceError
-from magnetar.pipeline.connect.metadata_columns import HIDDEN, METADATA
 from magnetar.pipeline.connect.options import full_name, read_options
+from magnetar.pipeline.connect.reading.columns import schema_for
+from magnetar.pipeline.connect.reading.metadata_columns import HIDDEN, METADATA
 from magnetar.pipeline.connect.registered import registered
 from magnetar.pipeline.connect.segment_order import SCALABLE, is_scalable
 from magnetar.pipeline.operators.changelog import CHANGE

@@ -17,14 +17,14 @@ import pyarrow as pa
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.hashing.vectorized.vnode import segment_vnodes_of
 from magnetar.hashing.vnode import segment_vnodes
-from magnetar.pipeline.connect.columns import Columns
 from magnetar.pipeline.connect.offsets import Range
-from magnetar.pipeline.connect.range_reader import read_range
+from magnetar.pipeline.connect.reading.columns import Columns
+from magnetar.pipeline.connect.reading.range_reader import read_range
 from magnetar.pipeline.connect.segment_order import reading_order, ring_of
 
 if TYPE_CHECKING:
     from magnetar.pipeline.connect.options import ReadOptions
-    from magnetar.pipeline.connect.raw_entries import Entry
+    from magnetar.pipeline.connect.raw.entries import Entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 
 from magnetar.pipeline.connect.acknowledge import Acknowledger
 from magnetar.pipeline.connect.broker import Topics, patiently
-from magnetar.pipeline.connect.columns import schema_for
 from magnetar.pipeline.connect.errors import TopicReplacedError
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, from_document, to_document, total_lag
 from magnetar.pipeline.connect.options import ReadOptions, read_options
+from magnetar.pipeline.connect.reading.columns import schema_for
 from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.views.source.dead_letters import DeadLetters
 from magnetar.pipeline.views.source.frame import decode, raw_columns

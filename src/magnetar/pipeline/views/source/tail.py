@@ -14,9 +14,9 @@ from magnetar.pipeline.connect.broker import is_transient
 from magnetar.pipeline.connect.errors import ReadStalledError
 from magnetar.pipeline.connect.offsets import EARLIEST, Range, from_document, ranges
 from magnetar.pipeline.connect.planning import RangePartition
-from magnetar.pipeline.connect.raw_connection import RawConnectionError, is_supported
+from magnetar.pipeline.connect.raw.connection import RawConnectionError, is_supported
+from magnetar.pipeline.connect.raw.topic_end import Told, wait_for_any
 from magnetar.pipeline.connect.stream import TopicStreamReader
-from magnetar.pipeline.connect.topic_end import Told, wait_for_any
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

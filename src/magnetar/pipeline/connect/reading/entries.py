@@ -6,12 +6,12 @@ import time
 
 import pulsar
 
-from magnetar.pipeline.connect.batch_walk import alone
 from magnetar.pipeline.connect.broker import id_position, is_transient, open_reader, shared_client
 from magnetar.pipeline.connect.offsets import Position
 from magnetar.pipeline.connect.options import RECEIVER_QUEUE, Connection
-from magnetar.pipeline.connect.raw_connection import RECONNECT_WAIT_S
-from magnetar.pipeline.connect.raw_entries import Entry, RawEntries, read_entry
+from magnetar.pipeline.connect.raw.batch_walk import alone
+from magnetar.pipeline.connect.raw.connection import RECONNECT_WAIT_S
+from magnetar.pipeline.connect.raw.entries import Entry, RawEntries, read_entry
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData
 
 

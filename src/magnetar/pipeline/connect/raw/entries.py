@@ -10,10 +10,10 @@ from uuid import uuid4
 from google.protobuf.message import DecodeError
 
 from magnetar.base.errors import CorruptionError
-from magnetar.pipeline.connect.batch_walk import Messages, alone, walk
 from magnetar.pipeline.connect.offsets import EARLIEST, Position
 from magnetar.pipeline.connect.options import RECEIVER_QUEUE, Connection
-from magnetar.pipeline.connect.raw_connection import (
+from magnetar.pipeline.connect.raw.batch_walk import Messages, alone, walk
+from magnetar.pipeline.connect.raw.connection import (
     FRAME_BYTES_MAX,
     RECONNECT_WAIT_S,
     RawConnection,

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from magnetar.pipeline.connect.admin_rest import LedgerSize
 from magnetar.pipeline.connect.broker import Topics
-from magnetar.pipeline.connect.counting import Counter
 from magnetar.pipeline.connect.offsets import Offsets, Position, Range
 from magnetar.pipeline.connect.options import ReadOptions
+from magnetar.pipeline.connect.reading.counting import Counter
 
 
 class Limits:

@@ -17,8 +17,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from magnetar.pipeline.connect.gather import PIECE_ROWS, Piece
-from magnetar.pipeline.connect.raw_entries import Entry
+from magnetar.pipeline.connect.raw.entries import Entry
+from magnetar.pipeline.connect.raw.gather import PIECE_ROWS, Piece
 from magnetar.pipeline.connect.segment_order import is_segment, segment_id, whole_topic
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData
 

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 
 from magnetar.base.errors import MagnetarError
 from magnetar.pipeline.connect.admin_rest import token_of
-from magnetar.pipeline.connect.frame_buffer import FrameBuffer
 from magnetar.pipeline.connect.options import Connection
+from magnetar.pipeline.connect.raw.frame_buffer import FrameBuffer
 from magnetar.wire.pulsar.commands import frame, pong
 from magnetar.wire.pulsar.frames import Frame, FrameError
 from magnetar.wire.pulsar.PulsarApi_pb2 import (

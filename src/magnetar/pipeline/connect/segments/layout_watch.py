@@ -8,7 +8,7 @@ from typing import Final
 from magnetar.client.scalable.layout import Layout
 from magnetar.pipeline.connect.errors import TopicMissingError
 from magnetar.pipeline.connect.options import Connection
-from magnetar.pipeline.connect.raw_connection import RawConnection, RawConnectionError, connect_to
+from magnetar.pipeline.connect.raw.connection import RawConnection, RawConnectionError, connect_to
 from magnetar.wire.pulsar.client_commands import scalable_lookup
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
 

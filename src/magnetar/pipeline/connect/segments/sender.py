@@ -15,10 +15,10 @@ import pulsar
 
 from magnetar.client.scalable.layout import Layout, Segment, hash_of, place_of
 from magnetar.pipeline.connect.errors import TopicMissingError, WriteError
-from magnetar.pipeline.connect.layout_watch import LayoutWatch
 from magnetar.pipeline.connect.options import WriteOptions
-from magnetar.pipeline.connect.raw_connection import RECONNECT_WAIT_S, RawConnectionError, is_supported
-from magnetar.pipeline.connect.segment_lane import Row, SealedError, SegmentLane, open_producer
+from magnetar.pipeline.connect.raw.connection import RECONNECT_WAIT_S, RawConnectionError, is_supported
+from magnetar.pipeline.connect.segments.lane import Row, SealedError, SegmentLane, open_producer
+from magnetar.pipeline.connect.segments.layout_watch import LayoutWatch
 from magnetar.wire.pulsar.PulsarApi_pb2 import ServerError
 
 LAYOUT_TIMEOUT_S: Final = 60.0

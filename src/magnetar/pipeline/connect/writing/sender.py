@@ -19,7 +19,7 @@ from magnetar.pipeline.connect.broker import shared_client
 from magnetar.pipeline.connect.errors import WriteError
 from magnetar.pipeline.connect.options import WriteOptions, full_name
 from magnetar.pipeline.connect.segment_order import is_scalable
-from magnetar.pipeline.connect.segment_sender import SegmentSender
+from magnetar.pipeline.connect.segments.sender import SegmentSender
 
 ROW_BITS: Final = 24
 """A writer sends at most 2^24 rows per epoch; more is a WriteError that asks for more partitions."""

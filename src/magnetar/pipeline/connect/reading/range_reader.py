@@ -10,13 +10,13 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from magnetar.pipeline.connect.broker import Topics
-from magnetar.pipeline.connect.columns import Columns
-from magnetar.pipeline.connect.entries import entries
 from magnetar.pipeline.connect.errors import DataLossError, ReadStalledError, SourceError
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
 from magnetar.pipeline.connect.options import ReadOptions
-from magnetar.pipeline.connect.raw_connection import is_supported
-from magnetar.pipeline.connect.raw_entries import Entry, UnreadableEntryError
+from magnetar.pipeline.connect.raw.connection import is_supported
+from magnetar.pipeline.connect.raw.entries import Entry, UnreadableEntryError
+from magnetar.pipeline.connect.reading.columns import Columns
+from magnetar.pipeline.connect.reading.entries import entries
 from magnetar.pipeline.connect.segment_order import is_segment
 
 BATCH_ROWS: Final = 5000

@@ -16,10 +16,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
 
-from magnetar.pipeline.connect.encoding import Encode, Encoded, avro, json_bytes, json_schema
 from magnetar.pipeline.connect.errors import OptionError, WriteError
 from magnetar.pipeline.connect.options import WriteOptions
-from magnetar.pipeline.connect.sender import Sender, sequence_id
+from magnetar.pipeline.connect.writing.encoding import Encode, Encoded, avro, json_bytes, json_schema
+from magnetar.pipeline.connect.writing.sender import Sender, sequence_id
 
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"

@@ -9,7 +9,7 @@ from magnetar.base.clock import SystemClock
 from magnetar.pipeline.connect.errors import ReadStalledError
 from magnetar.pipeline.connect.offsets import EARLIEST, Position
 from magnetar.pipeline.connect.options import ReadOptions
-from magnetar.pipeline.connect.raw_entries import Published, RawEntries, published_at
+from magnetar.pipeline.connect.raw.entries import Published, RawEntries, published_at
 
 POLL_S: Final = 1.0
 QUEUE: Final = 100

@@ -11,11 +11,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.pipeline.connect.errors import OptionError, SchemaError
-from magnetar.pipeline.connect.gather import PIECE_ROWS, Piece, column
-from magnetar.pipeline.connect.metadata_columns import HIDDEN, METADATA, Getter, PerEntry
 from magnetar.pipeline.connect.options import Connection
-from magnetar.pipeline.connect.raw_entries import Entry
-from magnetar.pipeline.connect.record_values import RecordValues
+from magnetar.pipeline.connect.raw.entries import Entry
+from magnetar.pipeline.connect.raw.gather import PIECE_ROWS, Piece, column
+from magnetar.pipeline.connect.reading.metadata_columns import HIDDEN, METADATA, Getter, PerEntry
+from magnetar.pipeline.connect.reading.record_values import RecordValues
 
 
 def _value(_topic: str, entry: Entry) -> Sequence[Any] | Piece:

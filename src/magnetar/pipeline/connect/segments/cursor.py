@@ -6,7 +6,7 @@ from typing import Final
 
 from magnetar.pipeline.connect.offsets import Position
 from magnetar.pipeline.connect.options import Connection
-from magnetar.pipeline.connect.raw_connection import RawConnection, RawConnectionError, connect_to
+from magnetar.pipeline.connect.raw.connection import RawConnection, RawConnectionError, connect_to
 from magnetar.wire.pulsar.client_commands import acknowledge
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSubscribe, ServerError
 

@@ -11,7 +11,7 @@ import msgspec
 import pulsar.schema
 import pyarrow as pa
 
-from magnetar.pipeline.connect.avro_schema import record_of
+from magnetar.pipeline.connect.writing.avro_schema import record_of
 
 Encode = Callable[[Mapping[str, Any]], bytes]
 _JSON: Final = msgspec.json.Encoder(decimal_format="number")

@@ -6,12 +6,12 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from magnetar.pipeline.connect.entries import ClientEntries
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
 from magnetar.pipeline.connect.options import ReadOptions
-from magnetar.pipeline.connect.range_reader import POLL_S, has_ended
-from magnetar.pipeline.connect.raw_connection import is_supported
-from magnetar.pipeline.connect.raw_entries import Counted, Entry, RawEntries, count_entry
+from magnetar.pipeline.connect.raw.connection import is_supported
+from magnetar.pipeline.connect.raw.entries import Counted, Entry, RawEntries, count_entry
+from magnetar.pipeline.connect.reading.entries import ClientEntries
+from magnetar.pipeline.connect.reading.range_reader import POLL_S, has_ended
 
 
 class Counter:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from magnetar.pipeline.connect.offsets import Position
 from magnetar.pipeline.connect.options import Connection
-from magnetar.pipeline.connect.raw_connection import RawConnection, RawConnectionError, connect_to
+from magnetar.pipeline.connect.raw.connection import RawConnection, RawConnectionError, connect_to
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSubscribe
 
 _NO_ENTRY: Final = 2**64 - 2

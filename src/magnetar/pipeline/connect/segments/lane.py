@@ -18,7 +18,7 @@ from magnetar.base.clock import SystemClock
 from magnetar.client.scalable.layout import RING_MASK, Segment
 from magnetar.pipeline.connect.errors import WriteError
 from magnetar.pipeline.connect.options import WriteOptions
-from magnetar.pipeline.connect.raw_connection import RECONNECT_WAIT_S, RawConnection, RawConnectionError, connect_to
+from magnetar.pipeline.connect.raw.connection import RECONNECT_WAIT_S, RawConnection, RawConnectionError, connect_to
 from magnetar.wire.pulsar import batches, client_commands, compression, headers
 from magnetar.wire.pulsar.PulsarApi_pb2 import (
     BaseCommand,
