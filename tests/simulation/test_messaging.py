@@ -41,6 +41,7 @@ RARE = {
     "a message counts as stored when it is handed to the ledger",
     "a repeat is not recognized",
     "a former owner sends until it hears that it is one",
+    "the mark-delete passes holes",
 }
 """Deliberate bugs that need a fault at one certain moment, so many seeds of their focus."""
 

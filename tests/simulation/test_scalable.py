@@ -18,6 +18,10 @@ from magnetar.testing.sim.scalable.scenario import scalable_scenario
 SEEDS = 8
 SEEDS_LONG = 300
 SEEDS_OF_A_BUG = 15
+SEEDS_OF_A_RARE_BUG = 200
+
+RARE = {"a parent is terminated before that is written down"}
+"""Needs a fault between two steps; its script has one there."""
 
 
 def check(count: int) -> Totals:
@@ -72,14 +76,25 @@ def test_a_deliberate_bug_is_caught_by_its_script(name: str) -> None:
     assert not clean.failed, seed_report(clean)
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", sorted(MUTATIONS))
-def test_a_deliberate_bug_is_caught_by_random_seeds(name: str) -> None:
-    for number in range(SEEDS_OF_A_BUG):
+def caught_by_random_seeds(name: str, seeds: int) -> bool:
+    for number in range(seeds):
         with mutated(name):
             if run_scalable_seed(str(number), focused(scalable_scenario(str(number)), name)).failed:
-                return
-    raise AssertionError(f"none of {SEEDS_OF_A_BUG} seeds")
+                return True
+    return False
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", sorted(set(MUTATIONS) - RARE))
+def test_a_deliberate_bug_is_caught_by_random_seeds(name: str) -> None:
+    assert caught_by_random_seeds(name, SEEDS_OF_A_BUG)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", sorted(RARE))
+def test_a_rare_deliberate_bug_is_caught_by_random_seeds(name: str) -> None:
+    assert caught_by_random_seeds(name, SEEDS_OF_A_RARE_BUG)
 
 
 @pytest.mark.long

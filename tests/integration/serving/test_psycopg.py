@@ -179,7 +179,7 @@ def test_a_running_query_is_cancelled_and_the_connection_goes_on(connection: Con
         ("CREATE TABLE x (a int)", "55000"),
         ("CREATE MATERIALIZED VIEW x AS SELECT 1", "55000"),
         ("DROP MATERIALIZED VIEW delays", "55000"),
-        ("CREATE INDEX i ON delays (k)", "42601"),
+        ("CREATE INDEX i ON delays (k)", "55000"),
         ("WITH x AS (DELETE FROM delays RETURNING *) SELECT * FROM x", "25006"),
         ("SELECT * INTO x FROM delays", "25006"),
         ("COPY delays FROM STDIN", "0A000"),

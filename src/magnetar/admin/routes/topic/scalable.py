@@ -288,7 +288,10 @@ def _vector(document: object) -> Vector:
 
 
 @documented(
-    "What another cluster is told of a topic's segments here.", body=list[list[int]] | None, answer=ClusterPlaces
+    "What another cluster is told of a topic's segments here.",
+    body=list[list[int]] | None,
+    answer=ClusterPlaces,
+    errors=(405,),
 )
 async def cluster_places(call: Call) -> Response:
     """Where the active segments end, or the places in the body; and whether `cluster` has everything before them."""
