@@ -250,7 +250,9 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=None, help="where the server's data goes (a temporary directory)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
-    parser.add_argument("--spread-seconds", type=float, default=150, help="patience with two brokers (150), 0: not tried")
+    parser.add_argument(
+        "--spread-seconds", type=float, default=150, help="patience with two brokers (150), 0: not tried"
+    )
     options = parser.parse_args()
     found: dict[str, object] = {}
     with tempfile.TemporaryDirectory(dir=options.dir) as folder:
