@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar.base.clock import SystemClock
-from magnetar.pipeline.declarative.storage import DOCUMENT, Storage
-from magnetar.pipeline.declarative.tables import entry_of
+from magnetar.pipeline.declarative.storage import DOCUMENT, Storage, entry_of
 from magnetar.pipeline.home import place_of
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.views.scan.session_catalog import VIEW_PROVIDER, TableEntry, drop, owned, put

@@ -97,6 +97,12 @@ def test_what_a_cluster_asks_is_looked_at_first(two: list[Region]) -> None:
         far = [[*each[:3], 2**63 - 1, 2**63 - 1] for each in told["places"]]
         west.admin("POST", f"{path}/east/subscriptions/s?type=QUEUE", far)
         assert backlog(west, f"topic://{name}") == 0
+        west.admin("POST", f"namespaces/{NAMESPACE}/maxSubscriptionsPerTopic", 1)
+        try:
+            west.admin("POST", f"{path}/east/subscriptions/one-more?type=QUEUE", told["places"], expected=(405,))
+        finally:
+            west.admin("DELETE", f"namespaces/{NAMESPACE}/maxSubscriptionsPerTopic")
+        assert list(admin.scalable_topics.stats(f"topic://{name}").subscriptions) == ["s"]
         asyncio.run(send(west, f"topic://{name}", range(1), KEYS))
         assert backlog(west, f"topic://{name}") == 2, "it goes as far as the segments do, not beyond"
 

@@ -117,7 +117,11 @@ class ClusterRequests:
         Raises TopicNotFoundError, NotAllowedError.
         """
         layout = await self._layout(topic, cluster)
-        if subscription not in await self._records.subscriptions(topic):
+        known = await self._records.subscriptions(topic)
+        if subscription not in known:
+            most = (await self._namespaces.effective_of(topic)).max_subscriptions_per_topic
+            if most and len(known) >= most:
+                raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {most}")
             await self._records.add_subscription(topic, subscription, kind)
             await self._records.set_replicated(topic, subscription, True)
             layout = await self._layout(topic, cluster)

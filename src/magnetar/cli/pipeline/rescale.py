@@ -51,7 +51,7 @@ Say: TypeAlias = Callable[[str], object]
 @click.option(
     "--merge",
     is_flag=True,
-    help="Merge neighbouring segments of these topics as well, until there are no more segments than units.",
+    help="Merge neighbouring segments of these topics as well, until there are at most as many segments as units.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Only show which vnodes would move, and which segments would be split or merged."

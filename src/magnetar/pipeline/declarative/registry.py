@@ -147,8 +147,8 @@ class Registry(GraphElementRegistry):
                 self._add_sql_flow(_name(plan), target, text, lambda made: made.flowOperation().query(), place)
             case _:
                 raise ProjectError(
-                    f"{place}: {kind} is no statement of a pipeline; there are CREATE STREAMING TABLE, MATERIALIZED VIEW, TEMPORARY VIEW "
-                    "and FLOW (settings go into the spec's configuration)"
+                    f"{place}: {kind} is not a statement of a pipeline; there are CREATE STREAMING TABLE, MATERIALIZED VIEW, "
+                    "TEMPORARY VIEW and FLOW (settings go into the spec's configuration)"
                 )
 
     def _sql_table(self, plan: Any, kind: Kind, place: Place) -> None:

@@ -20,8 +20,7 @@ from magnetar.pipeline.declarative.catalyst import analysed, children, kind, nod
 from magnetar.pipeline.declarative.materialize import Materializer, Refreshed
 from magnetar.pipeline.declarative.project import Project, ProjectError
 from magnetar.pipeline.declarative.registry import Dataset, Flow, read_definitions, struct
-from magnetar.pipeline.declarative.storage import Storage, Stored, file_format
-from magnetar.pipeline.declarative.tables import entry_of
+from magnetar.pipeline.declarative.storage import Storage, Stored, entry_of, file_format
 from magnetar.pipeline.session import classic
 from magnetar.pipeline.views.control.driver_lock import DriverLock
 from magnetar.pipeline.views.control.failures import cause, told
@@ -384,7 +383,7 @@ def _grown(old: StructType, new: StructType, dataset: Dataset) -> StructType:
 def _streaming(flow: Flow, frame: DataFrame) -> None:
     if not frame.isStreaming:
         raise ProjectError(
-            f"{flow.place}: flow {flow.name} is no stream; a streaming table or sink takes spark.readStream or STREAM(table)"
+            f"{flow.place}: flow {flow.name} is not a stream; a streaming table or sink takes spark.readStream or STREAM(table)"
         )
 
 

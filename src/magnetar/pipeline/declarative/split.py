@@ -247,7 +247,7 @@ def _check_node(node: Any) -> None:
         return
     if name == "LogicalRelation":
         if kind(node.relation()) != "HadoopFsRelation":
-            raise CannotBeKeptError("reads a source that is no table of files")
+            raise CannotBeKeptError("reads a source that is not a table of files")
         return
     if name == "Aggregate":
         raise CannotBeKeptError(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from magnetar.pipeline.declarative.files import Listing
 from magnetar.pipeline.declarative.project import ProjectError
+from magnetar.pipeline.views.scan.session_catalog import VIEW_PROVIDER, TableEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -120,8 +121,20 @@ class Storage:
 
 
 def file_format(given: str | None, where: object) -> str:
-    """ProjectError for a format whose tables are no plain files."""
+    """Raises ProjectError for a format whose tables are not plain files."""
     name = (given or "parquet").lower()
     if name not in FORMATS:
         raise ProjectError(f"{where}: format {given!r} is not kept here; there are {', '.join(FORMATS)}")
     return name
+
+
+def entry_of(storage: Storage, stored: Stored) -> TableEntry:
+    """A stored dataset as a table of Spark's catalog; who reads the table later sees what was committed last."""
+    database, name = stored.name.split(".", 1)
+    owner = str(storage.root)
+    if stored.provider == VIEW_PROVIDER:
+        options = {"pipeline": str(storage.groups(stored.name, stored.version)), "view": name}
+        return TableEntry(database, name, stored.provider, stored.schema, owner, None, options, stored.comment)
+    location = storage.results(stored) if stored.how == "groups" else storage.directory(stored.name, stored.version)
+    options = {"recursiveFileLookup": "true"}
+    return TableEntry(database, name, stored.provider, stored.schema, owner, str(location), options, stored.comment)

@@ -103,7 +103,7 @@ def splits(mapping: VnodeMapping, segments: Sequence[tuple[int, int]]) -> list[t
 
 
 def merges(mapping: VnodeMapping, segments: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Which neighbours to merge, one pair after another, until there are no more segments than units. `segments` as in `splits`.
+    """Which neighbours to merge, one pair after another, until there are at most as many segments as units. `segments` as in `splits`.
 
     Merged is the pair by which units come to read the fewest messages of segments that they do not read now, on keys that are spread
     evenly: none where both have vnodes of the same units. Of equal pairs it is the narrowest, then the lowest.

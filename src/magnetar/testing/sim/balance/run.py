@@ -149,7 +149,7 @@ class BalancePromises:
         if boundaries != sorted(set(boundaries)) or [boundaries[0], boundaries[-1]] != RING:
             self._run.promises.violate(TILES, f"the boundaries are {boundaries}")
         if not set(before) <= set(boundaries):
-            self._run.promises.violate(TILES, f"{sorted(set(before) - set(boundaries))} is no boundary any more")
+            self._run.promises.violate(TILES, f"{sorted(set(before) - set(boundaries))} are not boundaries any more")
 
 
 CLOCK_S: Final = 0.1
