@@ -54,6 +54,7 @@ LOOPS = {
     ("broker/upkeep.py", "rates"),
     ("broker/upkeep.py", "retention"),
     ("broker/upkeep.py", "subscription expiry"),
+    ("broker/upkeep.py", "unused topics"),
     ("metadata/election.py", "take part"),
     ("metadata/follower.py", "follow"),
     ("metadata/server/server.py", "expire"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from magnetar.base.errors import DiskFullError, DiskIOError
 from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskFile, DiskSpace, OsDisk
+from magnetar.broker.service import Broker
 from magnetar.processes.configurations import StandaloneConfig
 from magnetar.standalone import Standalone
 
@@ -31,6 +32,11 @@ class InProcessServer:
         self.failure: BaseException | None = None
         self.failed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def broker(self) -> Broker:
+        """To be looked at; it runs on the server's thread."""
+        return self._standalone.broker
 
     @property
     def port(self) -> int:

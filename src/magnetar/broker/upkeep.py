@@ -19,6 +19,9 @@ from magnetar.broker.topics.upkeep import TopicUpkeep
 STATS_INTERVAL_S = 5.0
 """Rates are means over so long."""
 
+RELEASE_INTERVAL_S = 5.0
+"""How often it is looked whether more topics are in memory than are to be kept there."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -50,6 +53,7 @@ class Upkeep:
         snapshot_s = config.settings.broker_deduplication_snapshot_frequency_s
         scope.supervise(partial(self._every, snapshot_s, TopicUpkeep.snapshot_deduplication), "deduplication snapshots")
         scope.supervise(self._delete_abandoned, "inactive topics")
+        scope.supervise(self._release_unneeded, "unused topics")
         scope.supervise(self._sample_rates, "rates")
 
     async def _every(self, interval_s: float, job: Callable[[TopicUpkeep], Awaitable[None]]) -> None:
@@ -71,6 +75,11 @@ class Upkeep:
         while True:
             await asyncio.sleep(self._config.settings.broker_delete_inactive_topics_frequency_s)
             await self._topics.delete_abandoned(self._clock.monotonic_s())
+
+    async def _release_unneeded(self) -> None:
+        while True:
+            await asyncio.sleep(RELEASE_INTERVAL_S)
+            await self._topics.release_unneeded()
 
     async def _sample_rates(self) -> None:
         while True:

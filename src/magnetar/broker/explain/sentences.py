@@ -216,7 +216,7 @@ MEANINGS: Final[Mapping[Code, Meaning]] = {
         "Look whether that cluster runs and what its address is: `magnetar clusters get {cluster}`.",
     ),
     Code.TOPIC_NOT_LOADED: Meaning(
-        "No broker has the topic loaded: it was unloaded, or no client has come since its broker started.",
+        "No broker has the topic loaded: it was unloaded, nobody used it for some time, or no client has come since its broker started.",
         "Nothing needs to be done: the first client that comes loads it. If clients run, look at their logs.",
     ),
     Code.MESSAGE_UNREADABLE: Meaning(

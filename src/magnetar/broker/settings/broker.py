@@ -319,6 +319,16 @@ class BrokerSettings(
         False, "topicCompactionRetainNullKey", "Compaction keeps messages without a key."
     )
 
+    # ---- Memory
+    topics_kept_in_memory: int = setting(
+        10_000,
+        "topicsKeptInMemory",
+        "Loaded topics above which those are released from memory that nobody has used for a minute, that have no backlog, and on which "
+        "nothing waits for its time, the one unused longest first: their next client loads them again. 0: never.",
+        minimum=0,
+        dynamic=True,
+    )
+
     # ---- Managed ledgers
     managed_ledger_ensemble_size: int = setting(
         1,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from magnetar.broker.compaction.topic_compaction import TopicCompaction
+from magnetar.broker.compaction.topic_compaction import Status, TopicCompaction
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.ports import ConsumerChannel
@@ -23,7 +23,7 @@ from magnetar.broker.replication.replicated_subscriptions import ReplicatedSubsc
 from magnetar.broker.replicators.names import cluster_of_cursor
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.topics.policy_rules import Inactivity, SubscribeLimiter, TopicState
+from magnetar.broker.topics.policy_rules import Inactivity, SubscribeLimiter, TopicState, needed
 from magnetar.broker.topics.ports import BacklogHolder
 from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.broker.topics.publishers import Publishers
@@ -122,6 +122,8 @@ class PersistentTopic:
         self._gate = PublishGate(context.scheduler, context.clock, context.groups)
         self._subscribe_limiter = SubscribeLimiter()
         self._inactivity = Inactivity(context.clock.monotonic_s())
+        self.used_s = context.clock.monotonic_s()
+        """When somebody last asked for it, or was seen to be connected."""
 
     async def load(self) -> None:
         """Bring back what the cursors hold: subscriptions and, where it is enabled, deduplication."""
@@ -261,14 +263,27 @@ class PersistentTopic:
 
     def abandoned(self, now_s: float) -> bool:
         """True if the topic should be deleted, because nobody has used it for as long as its policies say."""
+        return self._inactivity.abandoned(self.policies.inactive, self._use(), now_s)
+
+    def _use(self) -> TopicState:
         minutes = self.policies.retention_time_minutes
-        state = TopicState(
+        return TopicState(
             connected=self.in_use or self.subscriptions.changing or self._awaited,
             subscriptions=len(self.subscriptions.all),
             backlog=any(subscription.backlog_entries for subscription in self.subscriptions.all),
             retention_s=minutes * 60 if minutes >= 0 else -1,
         )
-        return self._inactivity.abandoned(self.policies.inactive, state, now_s)
+
+    def unneeded(self, now_s: float, unused_s: float) -> bool:
+        """True if nobody would notice that the topic is not in memory: nobody has used it for so long, it is not on its way to be deleted,
+        and no time-out, quota or other cluster concerns it."""
+        state, inactive = self._use(), self.policies.inactive
+        if state.connected:
+            self.used_s = now_s
+        if now_s - self.used_s < unused_s or self.name.is_segment or self.terminated or self.follower is not None:
+            return False
+        deleted_some_day = inactive.delete and not needed(inactive.mode, state)
+        return not deleted_some_day and self.compaction.status is not Status.RUNNING and self.upkeep.settled
 
     @property
     def _awaited(self) -> bool:
@@ -316,6 +331,7 @@ class PersistentTopic:
 
     async def close(self) -> None:
         """Everything is given back even where something could not be stored; then it raises that."""
+        self.publishers.closed = True
         self._gate.release()
         try:
             await self.publishers.quiesce()
@@ -330,6 +346,7 @@ class PersistentTopic:
             await self.ledger.close()
 
     async def delete(self) -> None:
+        self.publishers.closed = True
         self._gate.release()
         self.publishers.disconnect_all()
         await self.replicators.close()

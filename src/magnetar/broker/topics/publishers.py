@@ -13,6 +13,7 @@ from magnetar.broker.errors import (
     NotAllowedError,
     PersistenceRefusedError,
     ProducerBusyError,
+    ServiceNotReadyError,
     TopicTerminatedError,
 )
 from magnetar.broker.replicators.names import sequence_name
@@ -99,6 +100,8 @@ class Publishers:
         self.review: Callable[[], Awaitable[None]] = _nothing_to_review
         """Called before a producer registers: sets `refusal` to what holds now."""
         self.gate: PublishGate | None = None
+        self.closed = False
+        """The topic is leaving memory: who asked for it before and registers now has to ask again."""
         self._draining: dict[str, Producer] = {}
         self._drained: asyncio.Event | None = None
         """While somebody waits, or has waited."""
@@ -207,13 +210,15 @@ class Publishers:
     async def register(self, producer: Producer) -> bool:
         """Add a producer; False when it has to wait for exclusive access (then `wait_for_promotion`).
 
-        Raises ProducerBusyError, ProducerFencedError, or whatever `refusal` holds at the moment.
+        Raises ProducerBusyError, ProducerFencedError, ServiceNotReadyError once the topic is closed, or what `refusal` holds at the moment.
         """
         await self.review()
+        self._check_open()
         if self.refusal is not None:
             raise self.refusal
         await self._settle_name_clash(producer)
         await self._wait_drained(producer.name)
+        self._check_open()
         epoch = self.topic_epoch
         admission = self.producers.add(producer, epoch)
         self._apply(admission)
@@ -222,6 +227,10 @@ class Publishers:
                 self.topic_epoch
             )  # before the client learns of it: a restart must not hand it out again
         return producer in admission.ready
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ServiceNotReadyError(f"{self._topic_name} was closed meanwhile: look it up again")
 
     async def _settle_name_clash(self, producer: Producer) -> None:
         """The same client coming back replaces itself; a stranger with a live namesake is refused."""

@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from heapq import nsmallest
 
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import FATAL, TaskScope, in_turns
@@ -32,6 +33,12 @@ AnyTopic = PersistentTopic | NonPersistentTopic
 BOOKIES_REPORTED_EVERY_S = 10.0
 """Between two lines of the log that say that there are too few bookies."""
 
+
+RELEASED_AFTER_S = 60.0
+"""A topic that somebody asked for stays in memory for so long: who asks connects within this time, or asks again."""
+
+RELEASED_PER_ROUND_MAX = 1_000
+"""Topics released from memory one after the other, before it is looked again which ones are unused."""
 
 UNLOADED_MAX = 10_000
 """Topics of which is known when they were unloaded; the one unloaded longest ago is forgotten."""
@@ -88,11 +95,11 @@ class TopicRegistry:
         closed, and waits for a metadata store that may not answer.
         """
         self._lookup.check_session()
-        topic = self._loaded.get(name)
+        topic = self._asked_for(name)
         if topic is not None:
             return topic
         async with self._exclusive(name):
-            topic = self._loaded.get(name)
+            topic = self._asked_for(name)
             if topic is not None:
                 return topic
             self._lookup.check_session()
@@ -111,6 +118,12 @@ class TopicRegistry:
             self._loaded[name] = topic
             await self._apply(topic)  # policies may have changed while it was being loaded
             return topic
+
+    def _asked_for(self, name: TopicName) -> AnyTopic | None:
+        topic = self._loaded.get(name)
+        if isinstance(topic, PersistentTopic):
+            topic.used_s = self._context.clock.monotonic_s()
+        return topic
 
     def _report_bookies(self, name: TopicName, error: NotEnoughBookiesError) -> None:
         """Clients come again and again, with many topics: one line tells."""
@@ -233,14 +246,45 @@ class TopicRegistry:
         async with self._exclusive(name):
             topic = self._loaded.pop(name, None)
             if topic is not None:
-                self._unloaded_ms[name] = self._context.clock.now_ms()
-                self._unloaded_ms.move_to_end(name)
-                if len(self._unloaded_ms) > UNLOADED_MAX:
-                    self._unloaded_ms.popitem(last=False)
-                await topic.close()
+                await self._close(topic)
                 return
         if not await self._lookup.stored(name):
             raise TopicNotFoundError(f"Topic {name} does not exist")
+
+    async def _close(self, topic: AnyTopic) -> None:
+        """What is no longer among the loaded ones; nobody else is at it."""
+        self._unloaded_ms[topic.name] = self._context.clock.now_ms()
+        self._unloaded_ms.move_to_end(topic.name)
+        if len(self._unloaded_ms) > UNLOADED_MAX:
+            self._unloaded_ms.popitem(last=False)
+        await topic.close()
+
+    async def release_unneeded(self) -> None:
+        """Give back the memory of topics that nobody would miss, those unused longest first, down to the number that the setting says.
+
+        They are closed as by `unload`, but have no clients that would notice, and are loaded by the next one.
+        """
+        kept = self._config.settings.topics_kept_in_memory
+        if not kept or len(self._loaded) <= kept:
+            return
+        persistent = [topic for topic in self.loaded if isinstance(topic, PersistentTopic)]
+        unneeded = [topic async for topic in in_turns(persistent) if self._unneeded(topic)]
+        for topic in nsmallest(RELEASED_PER_ROUND_MAX, unneeded, key=lambda topic: topic.used_s):
+            if len(self._loaded) <= kept:
+                return
+            async with self._exclusive(topic.name):
+                if self._loaded.get(topic.name) is topic and self._unneeded(topic):
+                    del self._loaded[topic.name]
+                    await self._release(topic)
+
+    def _unneeded(self, topic: PersistentTopic) -> bool:
+        return topic.unneeded(self._context.clock.monotonic_s(), RELEASED_AFTER_S)
+
+    async def _release(self, topic: PersistentTopic) -> None:
+        try:
+            await self._close(topic)
+        except MagnetarError as error:
+            logger.warning("released topic not closed cleanly topic=%s error=%s", topic.name, error)
 
     async def abandon(self, name: TopicName) -> None:
         """Another broker may serve the topic already: serve it here no more, whatever of it can still be stored."""

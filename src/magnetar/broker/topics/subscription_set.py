@@ -15,6 +15,7 @@ from magnetar.broker.dispatch.turns import DispatchTurns
 from magnetar.broker.errors import (
     ConsumerBusyError,
     NotAllowedError,
+    ServiceNotReadyError,
     SubscriptionNotFoundError,
 )
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
@@ -79,6 +80,7 @@ class SubscriptionSet:
         self._followed: Followed | None = None
         self._by_name: dict[str, Subscription] = {}
         self._lock = asyncio.Lock()
+        self._closed = False
 
     @property
     def all(self) -> list[Subscription]:
@@ -161,12 +163,14 @@ class SubscriptionSet:
                 self._add(name, cursor)
 
     async def subscribe(self, request: SubscribeRequest, channel: ConsumerChannel) -> Consumer:
-        """Raises what `Subscription.add_consumer` raises, NotAllowedError, SubscriptionNotFoundError, ConsumerBusyError."""
+        """Raises what `Subscription.add_consumer` raises, NotAllowedError, SubscriptionNotFoundError, ConsumerBusyError, and
+        ServiceNotReadyError once the topic is closed."""
         subscription_name(request.subscription)
         if request.read_compacted and request.type.holds_entries:
             raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
         check_type(request, self.policies.subscription_types)
         async with self._lock:
+            self._check_open()
             limit = self.policies.max_consumers_per_topic
             if limit and self.consumers_count >= limit:
                 raise ConsumerBusyError(f"Topic reached max consumers limit {limit}")
@@ -210,6 +214,7 @@ class SubscriptionSet:
         """A durable subscription without a consumer (admin call, initial subscription). Raises AlreadyExistsError, NotAllowedError."""
         subscription_name(name)
         async with self._lock:
+            self._check_open()
             if name in self._by_name:
                 raise AlreadyExistsError("Subscription already exists for topic")
             self._check_room()
@@ -239,8 +244,13 @@ class SubscriptionSet:
                 raise PreconditionFailedError("Subscription has active connected consumers")
             await self._discard(subscription)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ServiceNotReadyError(f"{self._topic_name} was closed meanwhile: look it up again")
+
     async def close(self) -> None:
         """Disconnect all consumers; the cursors stay. Raises the first error once all are closed."""
+        self._closed = True
         async with self._lock:
             outcomes = await asyncio.gather(
                 *(subscription.close() for subscription in self.all), return_exceptions=True

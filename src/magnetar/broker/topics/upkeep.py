@@ -112,6 +112,20 @@ class TopicUpkeep:
             await self._ledger.rollover()
         await self._ledger.trim()
 
+    @property
+    def settled(self) -> bool:
+        """True if none of these jobs would find anything to do, however much time went by: what is stored is consumed and removed, or kept
+        for ever, and nobody but clients and deduplication has a cursor."""
+        policies, subscriptions = self.policies, self._subscriptions.all
+        if policies.subscription_expiration_s > 0 and subscriptions:
+            return False
+        if self._ledger.size_bytes and (policies.retention_time_minutes >= 0 or policies.retention_size_mb >= 0):
+            return False
+        of_clients = {each.name for each in subscriptions if each.durable and not each.backlog_entries}
+        return not self._replicators.all and all(
+            name in of_clients or name == deduplication.CURSOR_NAME for name in self._ledger.cursors
+        )
+
     def _consumed_and_unretained(self) -> bool:
         """An idle topic whose last ledger is consumed would keep it until the next rollover: roll now. Deduplication consumes nothing."""
         cursors = [c for c in self._ledger.cursors.values() if c.durable and c.name != deduplication.CURSOR_NAME]
