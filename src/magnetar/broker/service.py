@@ -50,6 +50,7 @@ from magnetar.broker.scalable.other_clusters import OtherClusters, ReplicationRu
 from magnetar.broker.scalable.records import ScalableRecords
 from magnetar.broker.scalable.segments import OwnSegments, Segments, ancestors_sent
 from magnetar.broker.scalable.service import ScalableTopics
+from magnetar.broker.scalable.subscriptions import ScalableSubscriptions
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.storage import Quorum, SchemaStorage
@@ -389,10 +390,13 @@ class Broker:
         )
 
     def _scalable_topics(self) -> ScalableTopics:
+        records = ScalableRecords(self.metadata)
+        segments = Segments(OwnSegments(self.topics, self.lookup), self.lookup, self.peers)
         return ScalableTopics(
             context=ControllerContext(
-                records=ScalableRecords(self.metadata),
-                segments=Segments(OwnSegments(self.topics, self.lookup), self.lookup, self.peers),
+                records=records,
+                segments=segments,
+                subscriptions=ScalableSubscriptions(records, segments, self.namespaces.effective_of),
                 clock=self.clock,
                 scheduler=asyncio.get_running_loop(),
                 scope=self._scope,

@@ -34,6 +34,7 @@ from magnetar.broker.scalable.other_clusters import OtherClusters
 from magnetar.broker.scalable.records import CHECKPOINT, STREAM, PendingChange, ScalableRecords, TopicRecord
 from magnetar.broker.scalable.replicated_subscriptions import ReplicatedSubscriptions
 from magnetar.broker.scalable.segments import Segments, segment_name, segment_named
+from magnetar.broker.scalable.subscriptions import ScalableSubscriptions
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class ControllerContext:
 
     records: ScalableRecords
     segments: Segments
+    subscriptions: ScalableSubscriptions
     clock: Clock
     scheduler: Scheduler
     scope: TaskScope
@@ -118,12 +120,9 @@ class TopicController:
             if self.record.pending is not None:
                 await self._finish(self.record.pending)
         records = self._context.records
-        for name, kind in (await records.subscriptions(self.topic)).items():
-            consumers = await records.consumers(self.topic, name)
-            if consumers:
-                subscription = self._subscription(name, kind)
-                for consumer in consumers:
-                    subscription.expect(consumer)
+        for name in await records.subscriptions(self.topic):
+            for consumer, kind in (await records.consumer_kinds(self.topic, name)).items():
+                self._subscription(name, kind).expect(consumer)
         self._context.scope.supervise(self._watch_drains, f"drains of {self.topic}")
         self._replicate()
 
@@ -395,7 +394,8 @@ class TopicController:
         if retention_ms < 0:
             return []
         recorded = await self._context.records.subscriptions(self.topic)
-        if CHECKPOINT in recorded.values():
+        groups = any(each.kind == CHECKPOINT for each in self._subscriptions.values())
+        if groups or CHECKPOINT in recorded.values():
             return []  # nobody but the clients knows how far they are
         now_ms, found = self._context.clock.now_ms(), dict[int, Segment]()
         for segment in self.layout.sealed:
@@ -434,7 +434,10 @@ class TopicController:
         return found
 
     async def subscribe(self, name: str, kind: str, consumer: str, link: ConsumerLink) -> None:
-        """Register a consumer, or take it back; `link` is told its segments before this returns. Raises NotAllowedError."""
+        """Register a consumer, or take it back; `link` is told its segments before this returns.
+
+        Raises NotAllowedError, and for a new subscription as `ScalableSubscriptions.record`.
+        """
         self._check_leads()
         known = self._subscriptions.get(name)
         if known is not None and known.kind != kind and known.sessions:
@@ -444,8 +447,8 @@ class TopicController:
                 f"subscription {name} has {SCALABLE_CONSUMERS_PER_SUBSCRIPTION_MAX} consumers, the most"
             )
         if kind == STREAM:
-            await self._context.records.add_subscription(self.topic, name, STREAM)
-        await self._context.records.add_consumer(self.topic, name, consumer)
+            await self._context.subscriptions.record(self.topic, name, STREAM, by_client=True)
+        await self._context.records.add_consumer(self.topic, name, consumer, kind)
         self._check_leads()
         subscription = self._subscription(name, kind)
         subscription.kind = kind
@@ -495,7 +498,7 @@ class TopicController:
         await self._context.records.remove_consumer(self.topic, subscription.name, consumer)
         if subscription.kind == CHECKPOINT and not subscription.sessions:
             self._subscriptions.pop(subscription.name, None)
-            await self._context.records.remove_subscription(self.topic, subscription.name)
+            await self._context.records.remove_group(self.topic, subscription.name)
 
     def forget_subscription(self, name: str) -> None:
         """It was deleted: its consumers look again, and find that out."""

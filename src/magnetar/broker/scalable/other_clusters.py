@@ -19,6 +19,7 @@ from magnetar.broker.scalable.layout import SegmentLayout
 from magnetar.broker.scalable.records import ScalableRecords
 from magnetar.broker.scalable.segments import Segments, segment_name
 from magnetar.broker.scalable.snapshots import Vector, projected, vector_as_json, vector_from_json, vector_of
+from magnetar.broker.scalable.subscriptions import ScalableSubscriptions
 from magnetar.client.errors import RequestRefusedError
 from magnetar.managed_ledger.position import EARLIEST, Position
 
@@ -66,15 +67,22 @@ class OtherClusters:
 class ClusterRequests:
     """The answers."""
 
-    def __init__(self, records: ScalableRecords, segments: Segments, namespaces: NamespaceRegistry) -> None:
+    def __init__(
+        self,
+        records: ScalableRecords,
+        segments: Segments,
+        subscriptions: ScalableSubscriptions,
+        namespaces: NamespaceRegistry,
+    ) -> None:
         self._records = records
+        self._subscriptions = subscriptions
         self._segments = segments
         self._namespaces = namespaces
 
     async def replicate(self, topic: TopicName, subscription: str, kind: str) -> None:
         """A client asks that its place follows a subscription to other clusters. Where that is switched off, nothing happens."""
         if (await self._namespaces.effective_of(topic)).replicated_subscriptions.enabled:
-            await self._records.add_subscription(topic, subscription, kind)
+            await self._subscriptions.record(topic, subscription, kind)
             await self._records.set_replicated(topic, subscription, True)
 
     async def places(self, topic: TopicName, cluster: str, asked: Vector | None) -> tuple[Vector, bool]:
@@ -117,12 +125,7 @@ class ClusterRequests:
         Raises TopicNotFoundError, NotAllowedError.
         """
         layout = await self._layout(topic, cluster)
-        known = await self._records.subscriptions(topic)
-        if subscription not in known:
-            most = (await self._namespaces.effective_of(topic)).max_subscriptions_per_topic
-            if most and len(known) >= most:
-                raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {most}")
-            await self._records.add_subscription(topic, subscription, kind)
+        if await self._subscriptions.record(topic, subscription, kind):
             await self._records.set_replicated(topic, subscription, True)
             layout = await self._layout(topic, cluster)
         moves = projected(safe, layout)

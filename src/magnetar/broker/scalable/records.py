@@ -4,7 +4,7 @@
 /topics/{tenant}/{namespace}/{topic}/controller                     who decides, ephemeral
 /topics/{tenant}/{namespace}/{topic}/subscriptions/{S}              {"type": "STREAM" | "QUEUE"}; empty: a checkpoint group.
                                                                     "replicated": true, ours: see `replicated`
-/topics/{tenant}/{namespace}/{topic}/subscriptions/{S}/consumers/{C}
+/topics/{tenant}/{namespace}/{topic}/subscriptions/{S}/consumers/{C}  {}; one of a checkpoint group {"type": "CHECKPOINT"}, ours
 /topics/{tenant}/{namespace}/{topic}/segments/{id}/load
 """
 
@@ -21,6 +21,7 @@ from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFa
 from magnetar.broker.naming import SCALABLE, NamespaceName, TopicName
 from magnetar.broker.scalable.layout import LayoutError, SegmentLayout
 from magnetar.metadata import paths
+from magnetar.metadata.errors import NodeHasChildrenError
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
 STREAM, QUEUE, CHECKPOINT = "STREAM", "QUEUE", "CHECKPOINT"
@@ -214,8 +215,22 @@ class ScalableRecords:
                 found[paths.decode(child)] = str(kind)
         return found
 
+    async def has_subscription(self, topic: TopicName, subscription: str) -> bool:
+        """False also for a name that only a group of checkpoint consumers has."""
+        node = await self.metadata.get(subscription_path(topic, subscription))
+        return node is not None and bool(node.value)
+
+    async def subscriptions_made(self, topic: TopicName) -> list[str]:
+        """In the order in which they were written down, which is the same for all brokers; without groups of checkpoint consumers."""
+        found = []
+        for name, kind in (await self.subscriptions(topic)).items():
+            stat = await self.metadata.stat(subscription_path(topic, name))
+            if kind != CHECKPOINT and stat is not None:
+                found.append((stat.czxid, name))
+        return [name for _, name in sorted(found)]
+
     async def add_subscription(self, topic: TopicName, subscription: str, kind: str) -> None:
-        """Unless it is there already."""
+        """Unless it is there already. Called by `ScalableSubscriptions.record` alone, which asks the policies."""
         path = subscription_path(topic, subscription)
         node = await self.metadata.get(path)
         if node is not None and node.value:
@@ -265,13 +280,37 @@ class ScalableRecords:
     async def remove_subscription(self, topic: TopicName, subscription: str) -> None:
         await self._remove_tree(subscription_path(topic, subscription))
 
+    async def remove_group(self, topic: TopicName, group: str) -> None:
+        """The last consumer of a checkpoint group has left. A subscription of the same name stays."""
+        path = subscription_path(topic, group)
+        node = await self.metadata.get(path)
+        if node is None or node.value:
+            return
+        try:
+            await self._delete(_consumers_path(topic, group))
+            await self.metadata.delete(path, node.version)
+        except (BadVersionError, NodeNotFoundError, NodeHasChildrenError):
+            return  # somebody has come meanwhile
+
     async def consumers(self, topic: TopicName, subscription: str) -> list[str]:
         """Names of the consumers whose sessions have not ended."""
-        parent = f"{subscription_path(topic, subscription)}/consumers"
-        return [paths.decode(child) for child in await self.metadata.children(parent)]
+        return [paths.decode(child) for child in await self.metadata.children(_consumers_path(topic, subscription))]
 
-    async def add_consumer(self, topic: TopicName, subscription: str, consumer: str) -> None:
-        await self.metadata.put(_consumer_path(topic, subscription, consumer), b"{}")
+    async def consumer_kinds(self, topic: TopicName, subscription: str) -> dict[str, str]:
+        """The same with STREAM or CHECKPOINT: what the consumers are, which need not be the type of the subscription. Queue consumers may
+        have made that; they are not known to the controller."""
+        parent, record = _consumers_path(topic, subscription), await self.has_subscription(topic, subscription)
+        found = {}
+        for child in await self.metadata.children(parent):
+            node = await self.metadata.get(f"{parent}/{child}")
+            if node is not None:
+                document = json.loads(node.value) if node.value else {}
+                found[paths.decode(child)] = str(document.get("type", STREAM if record else CHECKPOINT))
+        return found
+
+    async def add_consumer(self, topic: TopicName, subscription: str, consumer: str, kind: str) -> None:
+        value = {"type": kind} if kind == CHECKPOINT else {}
+        await self.metadata.put(_consumer_path(topic, subscription, consumer), json.dumps(value).encode())
 
     async def remove_consumer(self, topic: TopicName, subscription: str, consumer: str) -> None:
         await self._delete(_consumer_path(topic, subscription, consumer))
@@ -298,8 +337,12 @@ def topic_of_path(path: str) -> tuple[TopicName, str] | None:
     return TopicName(SCALABLE, parts[2], parts[3], paths.decode(parts[4])), parts[5] if len(parts) > 5 else ""
 
 
+def _consumers_path(topic: TopicName, subscription: str) -> str:
+    return f"{subscription_path(topic, subscription)}/consumers"
+
+
 def _consumer_path(topic: TopicName, subscription: str, consumer: str) -> str:
-    return f"{subscription_path(topic, subscription)}/consumers/{paths.encode(consumer)}"
+    return f"{_consumers_path(topic, subscription)}/{paths.encode(consumer)}"
 
 
 def _encode(record: TopicRecord) -> bytes:

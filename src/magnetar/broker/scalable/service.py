@@ -27,7 +27,7 @@ from magnetar.broker.naming import PERSISTENT, SCALABLE, NamespaceName, TopicNam
 from magnetar.broker.scalable.autoscale import PolicyInForce
 from magnetar.broker.scalable.controller import FINISH_FIRST_S, ControllerContext, TopicController
 from magnetar.broker.scalable.layout import LayoutError, Segment, SegmentLayout
-from magnetar.broker.scalable.migration import Migrations, classic_name, retire_classic, scalable_name, synthetic_layout
+from magnetar.broker.scalable.migration import Migrations, classic_name, retire_classic, synthetic_layout
 from magnetar.broker.scalable.other_clusters import ClusterRequests
 from magnetar.broker.scalable.records import ScalableRecords, TopicRecord, controller_path, topic_of_path
 from magnetar.broker.scalable.segments import Segments, segment_name, segment_named
@@ -90,7 +90,6 @@ class ScalableTopics:
         self._taking: dict[TopicName, asyncio.Future[bool]] = {}
         self._stale: dict[TopicName, bool] = {}
         """Topics whose record is being read; True: it has changed once more meanwhile."""
-        self._establishing: dict[tuple[TopicName, str], asyncio.Future[None]] = {}
         self._due: dict[TopicName, None] = {}
         self._someone_due = asyncio.Event()
         self._take_overs = TakeOvers(self.find_controller, scope)
@@ -103,7 +102,8 @@ class ScalableTopics:
             self.find_controller,
             self._listen_plainly,
         )
-        self.cluster_requests = ClusterRequests(context.records, context.segments, namespaces)
+        self.subscriptions = context.subscriptions
+        self.cluster_requests = ClusterRequests(context.records, context.segments, context.subscriptions, namespaces)
         self._unwatch = context.records.metadata.watch(self._changed, paths.SCALABLE_TOPICS_PATH)
 
     # ---- Life
@@ -452,68 +452,6 @@ class ScalableTopics:
             )
 
     # ---- Subscriptions
-
-    async def before_subscribe(self, name: TopicName, subscription: str, kind: str, earliest: bool) -> None:
-        """A client is about to subscribe to a segment, or to a partition that has become one. A subscription that is new is written down,
-        and gets its cursors in all segments.
-
-        So a split knows of it, nothing that it has not read is deleted, and no segment to which the client comes later has lost anything.
-        """
-        topic = scalable_name(name)
-        key = (topic, subscription)
-        under_way = self._establishing.get(key)
-        if under_way is not None:
-            await asyncio.wait([under_way])
-        try:
-            if subscription in await self.segments.own.subscriptions(name):
-                return
-            if not (await self._namespaces.effective_of(name)).auto_subscription_creation:
-                return  # the answer to the SUBSCRIBE says so
-        except TopicNotFoundError:
-            return  # the answer to the SUBSCRIBE says so
-        done = self._establishing[key] = asyncio.get_running_loop().create_future()
-        try:
-            await self._establish(topic, subscription, kind, earliest, besides=name)
-        finally:
-            done.set_result(None)
-            if self._establishing.get(key) is done:
-                del self._establishing[key]
-
-    async def _establish(
-        self, topic: TopicName, subscription: str, kind: str, earliest: bool, besides: TopicName | None = None
-    ) -> None:
-        await self.records.add_subscription(topic, subscription, kind)
-        record = await self.records.get(topic)
-        if record is None:
-            return
-        layout = record.pending.applied_to(record.layout) if record.pending is not None else record.layout
-        for segment in {**layout.segments, **record.layout.segments}.values():
-            name = segment_name(topic, segment)
-            try:
-                if name != besides:
-                    await self.segments.subscribe(name, subscription, earliest)
-            except TopicNotFoundError:
-                continue  # sealed and deleted, or about to be created: then with this cursor
-
-    async def after_unsubscribe(self, name: TopicName, subscription: str) -> None:
-        """A client has removed the subscription from a segment: it is gone with the last one."""
-        topic = scalable_name(name)
-        record = await self.records.get(topic)
-        if record is None:
-            return
-        for segment in record.layout.segments.values():
-            try:
-                if subscription in await self.segments.subscriptions(segment_name(topic, segment)):
-                    return
-            except TopicNotFoundError:
-                continue
-        await self.records.remove_subscription(topic, subscription)
-
-    async def create_subscription(self, topic: TopicName, subscription: str, kind: str) -> None:
-        """From the next message on. Raises TopicNotFoundError."""
-        if await self.records.get(topic) is None:
-            raise TopicNotFoundError(f"Scalable topic {topic} does not exist")
-        await self._establish(topic, subscription, kind, False)
 
     async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
         """With its place in every segment; its consumers are disconnected. At the topic's controller."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from magnetar.broker.dispatch.ports import ConsumerChannel
 from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.naming import subscription_name
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.policies import KeySharedMode, SubscriptionType
 from magnetar.managed_ledger.position import Position
@@ -36,6 +37,14 @@ class SubscribeRequest:
     auto_consume: bool = False
     client_address: str = ""
     client_version: str = ""
+
+
+def check_request(request: SubscribeRequest, enabled: Collection[str]) -> None:
+    """What can be said without the subscription. Raises NotAllowedError, also unless policies have `enabled` its type."""
+    subscription_name(request.subscription)
+    if request.read_compacted and request.type.holds_entries:
+        raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
+    check_type(request, enabled)
 
 
 def check_type(request: SubscribeRequest, enabled: Collection[str]) -> None:

@@ -29,7 +29,7 @@ from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
 from magnetar.broker.subscriptions.subscription import Followed, Subscription
 from magnetar.broker.topics.expiry import first_published_at
-from magnetar.broker.topics.subscribe import SubscribeRequest, check_type, new_consumer
+from magnetar.broker.topics.subscribe import SubscribeRequest, check_request, new_consumer
 from magnetar.broker.transactions.log import TransactionStorage
 from magnetar.managed_ledger.cursor.cursor import REPLICATED_PROPERTY, ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
@@ -165,10 +165,7 @@ class SubscriptionSet:
     async def subscribe(self, request: SubscribeRequest, channel: ConsumerChannel) -> Consumer:
         """Raises what `Subscription.add_consumer` raises, NotAllowedError, SubscriptionNotFoundError, ConsumerBusyError, and
         ServiceNotReadyError once the topic is closed."""
-        subscription_name(request.subscription)
-        if request.read_compacted and request.type.holds_entries:
-            raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
-        check_type(request, self.policies.subscription_types)
+        check_request(request, self.policies.subscription_types)
         async with self._lock:
             self._check_open()
             limit = self.policies.max_consumers_per_topic
@@ -318,6 +315,9 @@ class SubscriptionSet:
         await self._ledger.delete_cursor(subscription.name)
 
     def _check_room(self) -> None:
+        """Of a segment that is asked where the subscription of the whole topic is written down: it has its place in each of them then."""
+        if self._topic_name.startswith("segment://"):
+            return
         limit = self.policies.max_subscriptions_per_topic
         if limit and len(self._by_name) >= limit:
             raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {limit}")

@@ -175,7 +175,7 @@ def _kind(call: Call) -> str:
 async def put_subscription(call: Call) -> Response:
     """Create a subscription, which begins with the next message, in all segments."""
     kind = _kind(call)
-    await _service(call).create_subscription(call.topic, call.subscription, kind)
+    await _service(call).subscriptions.create(call.topic, call.subscription, kind)
     return done()
 
 

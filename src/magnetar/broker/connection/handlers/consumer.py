@@ -18,7 +18,7 @@ from magnetar.broker.naming import PERSISTENT, TopicName, subscription_name
 from magnetar.broker.scalable.records import QUEUE, STREAM
 from magnetar.broker.schemas.types import Schema, SchemaType, from_message
 from magnetar.broker.subscriptions.policies import SubscriptionType
-from magnetar.broker.topics.subscribe import SubscribeRequest
+from magnetar.broker.topics.subscribe import SubscribeRequest, check_request
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar import commands
@@ -70,13 +70,17 @@ async def _subscribe(session: Session, request: CommandSubscribe) -> None:
 
 async def _open(session: Session, request: CommandSubscribe) -> None:
     name = TopicName.parse(request.topic)
-    if name.is_segment and request.durable:
-        await _establish(session, request, name)
     topic = await session.context.topics.get(name, create=request.force_topic_creation)
+    migrated = False
     if topic.terminated and request.durable and name.domain == PERSISTENT:
-        await _check_migrated(session, request, name)
+        migrated = await _is_migrated(session, request, name)
     schema = from_message(request.schema) if request.HasField("schema") else None
     await session.context.schemas.consumer(name, schema, lambda: not topic.used_without_schema)
+    if migrated or (name.is_segment and request.durable):
+        # last of all: what is refused leaves nothing behind in the other segments
+        policies = await session.context.namespaces.effective_of(name)
+        check_request(_request(session, request, schema), policies.subscription_types)
+        await _establish(session, request, name)
     channel = SessionConsumerChannel(session, request.consumer_id, name.partition)
     consumer = await topic.subscribe(_request(session, request, schema), channel)
     if name.is_segment and request.durable and request.replicate_subscription_state:
@@ -93,19 +97,18 @@ async def _open(session: Session, request: CommandSubscribe) -> None:
 async def _establish(session: Session, request: CommandSubscribe, name: TopicName) -> None:
     earliest = request.initialPosition == CommandSubscribe.Earliest
     subscription = subscription_name(request.subscription)
-    await session.context.scalable.before_subscribe(name, subscription, _kind(request), earliest)
+    await session.context.scalable.subscriptions.before_subscribe(name, subscription, _kind(request), earliest)
 
 
 def _kind(request: CommandSubscribe) -> str:
     return QUEUE if SubscriptionType(request.subType).holds_entries else STREAM
 
 
-async def _check_migrated(session: Session, request: CommandSubscribe, name: TopicName) -> None:
+async def _is_migrated(session: Session, request: CommandSubscribe, name: TopicName) -> bool:
     """A terminated topic may have become a segment of a scalable one. Raises NotAllowedError if the client does not know of that."""
     metadata = {pair.key: pair.value for pair in request.metadata}
     subscription, migrations = subscription_name(request.subscription), session.context.scalable.migrations
-    if await migrations.check_consumer(name, subscription, request.consumer_name, metadata) is not None:
-        await _establish(session, request, name)
+    return await migrations.check_consumer(name, subscription, request.consumer_name, metadata) is not None
 
 
 def _request(session: Session, request: CommandSubscribe, schema: Schema | None) -> SubscribeRequest:
@@ -163,7 +166,7 @@ async def _unsubscribe(session: Session, consumer_id: int, request_id: int, forc
     finally:
         session.unsubscribing.discard(consumer_id)
     if topic.name.is_segment or (topic.terminated and topic.name.domain == PERSISTENT):
-        await session.context.scalable.after_unsubscribe(topic.name, name)
+        await session.context.scalable.subscriptions.after_unsubscribe(topic.name, name)
     session.consumers.pop(consumer_id, None)
     session.consumer_topics.pop(consumer_id, None)
     session.write(commands.success(request_id))
