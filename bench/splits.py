@@ -12,6 +12,7 @@ a stream and acknowledges each. `--splits` times the topic is split in two, and 
 Then `magnetar standalone --brokers 2` with a low threshold of splits: a topic of one segment gets messages as fast as it takes them, with
 500 of them under way at a time. Nobody splits or moves anything; measured is what it takes a second before auto-scaling is switched
 on for it, and after segments of it are with both brokers, which takes `--spread-seconds` at most (150; 0 leaves this part out).
+`waited_for` says how many segments and brokers there were meanwhile, and whether the topic would be split further.
 
 Goals: the 99th percentile of the pauses below 100 ms, of the hand-overs below 50 ms, each measured in every split; both brokers have
 segments. The two rates are told and not judged: on one machine brokers share the cores. `--check` exits with 1 when one is missed. All of
@@ -205,10 +206,15 @@ async def spread(service_url: str, http_url: str, seconds: float) -> dict[str, o
         assert (segments, brokers) == (1, 1)
         await scalable.remove_policy(HOT_TOPIC)
         begin_s = time.monotonic()
+        seen = [f"0.0 s: {segments} segments, {brokers} brokers"]
         while brokers < 2 and time.monotonic() - begin_s < seconds:
             await asyncio.sleep(LOOK_S)
+            before_look = segments, brokers
             segments, brokers = await owners()
+            if (segments, brokers) != before_look:
+                seen.append(f"{time.monotonic() - begin_s:.1f} s: {segments} segments, {brokers} brokers")
         took_s = time.monotonic() - begin_s
+        decision = await scalable.explain(HOT_TOPIC)
         await asyncio.sleep(SETTLE_S)
         after, (segments, brokers) = await rate(), await owners()
         ended.set()
@@ -220,6 +226,7 @@ async def spread(service_url: str, http_url: str, seconds: float) -> dict[str, o
         "segments": segments,
         "brokers": brokers,
         "spread_after_s": round(took_s, 1),
+        "waited_for": [*seen, f"then: {decision.reason}"],
     }
 
 

@@ -20,12 +20,17 @@ from tests.support.waiting import wait_until
 TOPIC = "topic://public/default/spread"
 SEGMENTS = 4
 
+EVENLY = "broker.loadBalancerEnabled=false"
+"""A bundle goes to the broker with the fewest, however busy the machine is."""
+
 
 @pytest.fixture(params=["metadata-server", pytest.param("zookeeper", marks=pytest.mark.long)])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
     directory = tmp_path_factory.mktemp("cluster") / "c"
     zookeeper = request.param == "zookeeper"
-    with ClusterProcesses(directory, bookies=2, brokers=2, zookeeper=zookeeper, settings=STEADY) as processes:
+    with ClusterProcesses(
+        directory, bookies=2, brokers=2, zookeeper=zookeeper, settings=(*STEADY, EVENLY)
+    ) as processes:
         yield processes
 
 
@@ -35,10 +40,10 @@ def connect(url: str) -> ScalableClient:
     return client
 
 
-def names(client: ScalableClient) -> dict[int, str]:
+def names(client: ScalableClient, topic: str = TOPIC) -> dict[int, str]:
     """Topics of the active segments."""
-    base = TOPIC.replace("topic://", "segment://")
-    segments = client.layout(TOPIC).dag.segments
+    base = topic.replace("topic://", "segment://")
+    segments = client.layout(topic).dag.segments
     return {
         each.segment_id: f"{base}/{each.hash_start:04x}-{each.hash_end:04x}-{each.segment_id}"
         for each in segments
@@ -72,8 +77,25 @@ def publish(client: ScalableClient, name: str, payload: bytes) -> None:
         assert producer.publish(payload).type == BaseCommand.SEND_RECEIPT
 
 
+def check_spread(cluster: ClusterProcesses) -> None:
+    """Whichever broker makes a topic and controls it, the one that leads or another: its segments go where bundles are few, also those
+    of a split."""
+    for asked in broker_names(cluster):
+        namespace, topic = f"public/by-{asked}", f"topic://public/by-{asked}/wide"
+        with AdminClient(cluster.broker(asked)[1]) as admin:
+            admin.namespaces.create(namespace, bundles=64)
+            admin.scalable_topics.create(topic, 1)
+            for number in range(5):
+                admin.scalable_topics.split(topic, 2 * number)
+        with connect(cluster.broker(asked)[0]) as client:
+            assert client.layout(topic).dag.controller_broker_url == cluster.broker(asked)[0]
+            owners = [owner_url(client, name) for name in names(client, topic).values()]
+        assert len(set(owners)) == 2, f"{asked}: {owners}"
+
+
 def test_segments_elsewhere_and_a_controller_that_is_killed(cluster: ClusterProcesses) -> None:
     first, second = broker_names(cluster)
+    check_spread(cluster)
     with AdminClient(cluster.broker(first)[1]) as admin:
         admin.scalable_topics.create(TOPIC, SEGMENTS)
     client = connect(cluster.broker(second)[0])

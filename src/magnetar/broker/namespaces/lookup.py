@@ -84,6 +84,13 @@ class Lookup:
 
         return await self._answered(lambda: self._find(topic, authoritative), redirect)
 
+    async def place(self, topic: TopicName) -> Found | None:
+        """As `find`, of a topic whose bundle nobody has; None if it has an owner."""
+        if self._ownership.serves_topic(topic):
+            return None
+        owner = await self._ownership.owner(await self._ownership.bundle_of(topic))
+        return await self.find(topic) if owner is None else None
+
     async def _find(self, topic: TopicName, authoritative: bool) -> Found:
         await self._registry.effective(topic.namespace_name)
         return await self._finder.find(topic, authoritative)

@@ -6,11 +6,17 @@ A segment is an ordinary persistent topic, except that nobody brings it into bei
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.errors import (
+    NotAllowedError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NotOwnedError
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.records import BrokerAddress
@@ -23,6 +29,8 @@ from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from magnetar.wire.pulsar.client_commands import MANAGED_METADATA
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -271,18 +279,31 @@ class Segments:
     async def _at_owner(
         self, name: TopicName, here: Callable[[], Awaitable[None]], method: str, leaf: str, body: bytes = b""
     ) -> None:
+        await self._place(name)
         try:
             await here()
         except NotOwnedError as error:
             raise_for(await self._elsewhere(name, error, method, leaf, body))
 
     async def _asked(self, name: TopicName, here: Callable[[], Awaitable[Any]], method: str, leaf: str) -> Any:
+        await self._place(name)
         try:
             return await here()
         except NotOwnedError as error:
             answer = await self._elsewhere(name, error, method, leaf)
             raise_for(answer)
             return answer.document
+
+    async def _place(self, name: TopicName) -> None:
+        """A bundle that nobody has goes where the load manager wants it, as when a client looks it up. Else the controller's broker would
+        take what it is the first to ask for: all segments of a hot topic. Where no broker answers, it takes the bundle."""
+        try:
+            found = await self._lookup.place(name)
+            if found is not None and found.redirect:
+                target = segment_target(name, broker_leaf(found.authoritative))
+                raise_for(await self._peers.call(found.address, "GET", target))
+        except ServiceNotReadyError as error:
+            logger.info("bundle of a segment not placed segment=%s error=%s", name, error)
 
     async def _elsewhere(
         self, name: TopicName, error: NotOwnedError, method: str, leaf: str, body: bytes = b""
@@ -314,6 +335,11 @@ def segment_target(name: TopicName, leaf: str) -> str:
         return f"{SEGMENTS_TARGET}/{name.namespace_name}/{quote(name.local_name, safe='')}/{LEGACY}{leaf}"
     topic, _, descriptor = name.local_name.rpartition("/")
     return f"{SEGMENTS_TARGET}/{name.namespace_name}/{quote(topic, safe='')}/{descriptor}{leaf}"
+
+
+def broker_leaf(authoritative: bool) -> str:
+    """The end of the path that asks which broker serves a segment. `authoritative`: whoever is asked takes it if nobody has it."""
+    return f"/broker?authoritative={str(authoritative).lower()}"
 
 
 def _subscription(name: str) -> str:

@@ -29,6 +29,7 @@ from magnetar.admin.documents.topics import (
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_checks import truth
+from magnetar.admin.redirects import redirect
 from magnetar.admin.routes.topic.topics import properties_of
 from magnetar.admin.routing import ADMIN, Handler, Route
 from magnetar.admin.topic_access import as_persistent
@@ -339,6 +340,15 @@ async def create_segment(call: Call) -> Response:
     return done()
 
 
+@documented(answer=str, query={"authoritative": bool})
+async def segment_broker(call: Call) -> Response:
+    """The broker that serves a segment. Where nobody does, it is placed as for a client's lookup."""
+    found = await call.broker.lookup.find(_segment(call), call.flag("authoritative"))
+    if found.redirect:
+        return redirect(call.request, found.address, authoritative=found.authoritative)
+    return as_json(found.address.broker_id)
+
+
 @documented("Let a segment take no more messages.")
 async def terminate_segment(call: Call) -> Response:
     await _own(call).terminate(_segment(call))
@@ -458,6 +468,7 @@ ROUTES = (
     _route("POST", f"{_CLUSTER}/places", Access.REPLICATE, cluster_places),
     _route("POST", f"{_CLUSTER}/subscriptions/{{subscription}}", Access.REPLICATE, follow_cluster),
     _route("PUT", _SEGMENT, Access.SUPERUSER, create_segment),
+    _route("GET", f"{_SEGMENT}/broker", Access.SUPERUSER, segment_broker),
     _route("POST", f"{_SEGMENT}/terminate", Access.SUPERUSER, terminate_segment),
     _route("DELETE", _SEGMENT, Access.SUPERUSER, delete_segment),
     _route("GET", f"{_SEGMENT}/stats", Access.SUPERUSER, own_segment_stats),

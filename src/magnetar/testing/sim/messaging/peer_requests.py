@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from magnetar.admin.errors import reason_of, status_of
 from magnetar.broker.namespaces.errors import NotOwnedError
 from magnetar.broker.naming import SCALABLE, SEGMENT, TopicName
-from magnetar.broker.scalable.segments import SCALABLE_TARGET, SEGMENTS_TARGET
+from magnetar.broker.scalable.segments import SCALABLE_TARGET, SEGMENTS_TARGET, broker_leaf, segment_target
 from magnetar.broker.service import Broker
 from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC
 from magnetar.broker.transactions.types import TxnId
@@ -51,7 +51,10 @@ class PeerRequests(asyncio.Protocol):
         status, location = 200, ""
         document: object = None
         try:
-            if target.startswith(SEGMENTS_TARGET):
+            if target.startswith(SEGMENTS_TARGET) and "/broker?" in target:
+                location = await self._broker_of(target)
+                status = 307 if location else 200
+            elif target.startswith(SEGMENTS_TARGET):
                 document = await self._segment(method, target, body)
             elif target.startswith(SCALABLE_TARGET):
                 await self._scalable(method, target)
@@ -69,6 +72,14 @@ class PeerRequests(asyncio.Protocol):
         assert self._transport is not None
         self._transport.write(head.encode() + text)
         self._transport.close()
+
+    async def _broker_of(self, target: str) -> str:
+        """The header of a redirect; empty: the segment is served here."""
+        parts = urlsplit(target)
+        name, _ = _segment_of(parts.path)
+        found = await self._broker.lookup.find(name, parse_qs(parts.query)["authoritative"][0] == "true")
+        url = found.address.web_service_url + segment_target(name, broker_leaf(found.authoritative))
+        return f"Location: {url}\r\n" if found.redirect else ""
 
     async def _named(self, target: str) -> list[dict[str, Any]]:
         parts = urlsplit(target)
@@ -96,9 +107,8 @@ class PeerRequests(asyncio.Protocol):
 
     async def _segment(self, method: str, target: str, body: bytes) -> object:
         parts = urlsplit(target)
-        tenant, namespace, topic, descriptor, *leaf = parts.path.removeprefix(f"{SEGMENTS_TARGET}/").split("/")
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        name = TopicName.parse(f"{SEGMENT}://{tenant}/{namespace}/{unquote(topic)}/{descriptor}")
+        name, leaf = _segment_of(parts.path)
         own = self._broker.scalable.segments.own
         match method, leaf:
             case "PUT", []:
@@ -137,3 +147,9 @@ class PeerRequests(asyncio.Protocol):
                 (await scalable.controller(name)).drained(int(segment), unquote(subscription))
             case _:
                 raise AssertionError(f"{method} {target} is not simulated")
+
+
+def _segment_of(path: str) -> tuple[TopicName, list[str]]:
+    """The segment that a path names, and what comes behind it."""
+    tenant, namespace, topic, descriptor, *leaf = path.removeprefix(f"{SEGMENTS_TARGET}/").split("/")
+    return TopicName.parse(f"{SEGMENT}://{tenant}/{namespace}/{unquote(topic)}/{descriptor}"), leaf
