@@ -78,7 +78,7 @@ class AdminApp:
     def _routed(self, request: Request) -> tuple[Call, Route]:
         route, params = self._table.match(request.method, request.scope["raw_path"].decode("ascii", "replace"))
         if route.by_query:
-            params |= names_in_query(request)
+            params |= names_in_query(request, route.scalable)
         return Call(self._context, request, params), route
 
     async def _perform(self, call: Call, route: Route, turn: AsyncExitStack) -> Response:

@@ -169,12 +169,12 @@ class Call:
         return Position(*ids), document
 
 
-def names_in_query(request: Request) -> dict[str, str]:
+def names_in_query(request: Request, scalable: bool = False) -> dict[str, str]:
     """The path parameters of a route whose topic is in the query. Raises BadRequestError without one, InvalidTopicNameError."""
     given = request.query_params
     if not given.get("topic"):
         raise BadRequestError("name the topic: ?topic=persistent://tenant/namespace/topic")
-    name = TopicName.parse(given["topic"])
+    name = TopicName.parse(given["topic"], scalable=scalable)
     found = {
         "domain": name.domain,
         "tenant": name.tenant,

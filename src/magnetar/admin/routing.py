@@ -54,6 +54,8 @@ class Route(NamedTuple):
     fixed: Mapping[str, str] = {}
     by_query: bool = False
     """The topic is named by the query's `topic` (complete or short), and counts as if the path named it."""
+    scalable: bool = False
+    """That may be `topic://`, which only names its segments."""
 
     @property
     def template(self) -> str:

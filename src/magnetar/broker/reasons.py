@@ -40,6 +40,7 @@ class Code(StrEnum):
     REDELIVERED_OFTEN = "redelivered-often"
     RETRIED_OFTEN = "retried-often"
     EXPIRED = "expired"
+    ROUND_MISSING = "round-missing"
     SNAPSHOT_MISSING = "snapshot-missing"
     DROPS_WITHOUT_PERMITS = "drops-without-permits"
     # ---- A topic takes no messages, or not from everybody
@@ -96,6 +97,7 @@ class Code(StrEnum):
     BUNDLE_SERVED = "bundle-served"
     NOT_REPLICATED = "not-replicated"
     CURSOR_FOLLOWS = "cursor-follows"
+    SEGMENTS_FOLLOW = "segments-follow"
     # ---- Views of pipelines
     VIEW_DRIVER_FAILED = "view-driver-failed"
     VIEW_DRIVER_GONE = "view-driver-gone"

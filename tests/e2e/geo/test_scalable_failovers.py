@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from magnetar.admin.client import AdminClient
+from magnetar.admin.client.errors import NotFoundError
+from magnetar.cli.main import cli
 from magnetar.client.scalable import Client
 from tests.e2e.geo.scalable_failover_runs import SETTINGS, Run, backlog, run
 from tests.e2e.geo.test_scalable_topics import KEYS, listed, send, split
@@ -60,6 +63,7 @@ def test_one_segment_each(two: list[Region]) -> None:
             return own.subscription == "s" and own.would_repeat_messages == 0 and not own.reason
 
         wait_until(told, what="the status says so")
+        check_explained(west, topic)
         assert admin.scalable_topics.replicated(topic, "s") == {topic: True}
     asyncio.run(send(west, topic, range(10, 12), KEYS[:4]))
     wait_until(lambda: backlog(east, topic) > 0, what="the next messages have arrived")
@@ -74,6 +78,29 @@ def test_one_segment_each(two: list[Region]) -> None:
     asyncio.run(send(west, topic, range(12, 13), KEYS[:4]))
     asyncio.run(consume_as_before(west, topic, 4))
     wait_until(lambda: backlog(east, topic) > 0, what="the messages are there, unacknowledged")
+
+
+def check_explained(west: Region, topic: str) -> None:
+    """The topic and each of its segments say the same: the place follows, by which round, and to where."""
+    with AdminClient(west.server.http_url) as admin:
+        segment = topic.replace("topic:", "segment:") + "/0000-ffff-0"
+        for name in (topic, segment):
+            found = admin.explain.cursor(name, "s")
+            assert found.moving
+            (reason,) = found.reasons
+            assert (reason.code, reason.facts["clusters"]) == ("segments-follow", ["east"])
+            assert reason.since == found.details["lastSnapshot"]
+            assert list(found.details["elsewhere"]) == ["east"]
+            assert found.details["elsewhere"]["east"].startswith("0@"), "a place in a segment there"
+        admin.scalable_topics.create_subscription(topic, "own", "QUEUE")
+        assert [each.code for each in admin.explain.cursor(segment, "own").reasons] == ["not-replicated"]
+        with pytest.raises(NotFoundError):
+            admin.explain.cursor(segment, "nobody")
+        admin.scalable_topics.delete_subscription(topic, "own")
+    words = ["explain", "cursor", "s", "--topic", topic, "--admin-url", west.server.http_url]
+    said = CliRunner().invoke(cli, words, catch_exceptions=False).output
+    assert "segments-follow" in said
+    assert "east: 0@" in said
 
 
 def test_what_a_cluster_asks_is_looked_at_first(two: list[Region]) -> None:

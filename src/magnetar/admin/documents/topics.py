@@ -336,7 +336,8 @@ class ReplicatedCluster(Document):
 class ReplicatedSubscriptionState(Document):
     """Positions are `ledger:entry`, of a scalable topic those of its segments, `segment@ledger:entry`. `told_position`: where the last
     snapshot lies that other clusters follow; null, as `would_repeat_messages` then is: none was passed
-    since the topic was loaded. `reason`: why others are not as far."""
+    since the topic was loaded. `reason`: why others are not as far. `places_elsewhere`, of a scalable topic alone: the places
+    in segments of their own that other clusters were told."""
 
     subscription: str
     mark_delete_position: str
@@ -344,6 +345,7 @@ class ReplicatedSubscriptionState(Document):
     next_snapshot_position: str | None
     would_repeat_messages: int | None
     reason: str
+    places_elsewhere: dict[str, str] | None = None
 
 
 class ReplicatedSubscriptionsStatus(Document):

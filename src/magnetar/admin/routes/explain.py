@@ -28,13 +28,14 @@ from magnetar.broker.explain.message import explain_message, parse_id
 from magnetar.broker.explain.subscription import (
     explain_cursor,
     explain_non_persistent,
+    explain_scalable_cursor,
     explain_subscription,
     subject_of,
 )
 from magnetar.broker.explain.topic import explain_producer, explain_topic, not_loaded, not_there, refusals
 from magnetar.broker.namespaces.errors import NotOwnedError
 from magnetar.broker.namespaces.records import BrokerAddress
-from magnetar.broker.naming import TopicName
+from magnetar.broker.naming import SCALABLE, TopicName
 from magnetar.broker.reasons import Code, because
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -300,10 +301,12 @@ async def bundle(call: Call) -> Response:
 )
 async def cursor(call: Call) -> Response:
     """Where a replicated subscription is in other clusters, and why its place there does not move: the last snapshot, who is missing, what
-    a failover would repeat. Of a partitioned topic all partitions."""
+    a failover would repeat. Of a partitioned topic all partitions; a segment's place follows with those of its whole topic."""
     if "subscription" not in call.params:
         raise BadRequestError("name the subscription: &subscription=NAME")
     name = call.subscription
+    if call.topic.is_segment or call.topic.domain == SCALABLE:
+        return as_json(await _scalable_cursor(call, call.topic.partitioned_name))
     parts = await call.admin.partitioned.parts(call.topic)
     if parts == [call.topic]:
         return as_json(await _cursor(call, call.topic))
@@ -319,8 +322,18 @@ async def _cursor(call: Call, part: TopicName) -> dict[str, Any]:
     return explain_cursor(loaded, call.subscription, call.broker.clock.now_ms()).document()
 
 
+async def _scalable_cursor(call: Call, whole: TopicName) -> dict[str, Any]:
+    """At the topic's controller."""
+    scalable = call.broker.scalable
+    controller = await scalable.controller(whole)
+    if call.subscription not in await scalable.records.subscriptions(whole):
+        raise SubscriptionNotFoundError("Subscription not found")
+    status = await controller.replicated.status() if controller.replicated is not None else None
+    return explain_scalable_cursor(whole, call.subscription, status).document()
+
+
 def _of_topic(kind: str, handler: Handler) -> Route:
-    return Route("GET", f"{_ROOT}/{kind}", Access.LOOKUP, handler, by_query=True)
+    return Route("GET", f"{_ROOT}/{kind}", Access.LOOKUP, handler, by_query=True, scalable=handler is cursor)
 
 
 ROUTES = (

@@ -127,6 +127,11 @@ MEANINGS: Final[Mapping[Code, Meaning]] = {
         " while retention keeps it.",
         ("upto",),
     ),
+    Code.ROUND_MISSING: Meaning(
+        "Other clusters have not heard of everything that subscription {subscription} has acknowledged: {problem}.",
+        "Wait for the next snapshot, and bring back a cluster that is missing: what was told before still counts.",
+        ("would_repeat", "missing"),
+    ),
     Code.SNAPSHOT_MISSING: Meaning(
         "The subscription's place does not follow to other clusters: {problem}.",
         "Bring the missing cluster back, or go on without it: `magnetar topics replicated-subscription exclude`.",
@@ -360,6 +365,12 @@ MEANINGS: Final[Mapping[Code, Meaning]] = {
         " {at}; {would_repeat:#message} would be given again there.",
         "Nothing needs to be done; snapshots more often repeat less: replicatedSubscriptionsSnapshotFrequencyMillis.",
         ("mark_delete",),
+    ),
+    Code.SEGMENTS_FOLLOW: Meaning(
+        "The place of subscription {subscription} follows it to {clusters:list} by the snapshots that the controllers of {topic} take of"
+        " all segments, the last one at {snapshot}[; here it is at {acknowledged}][; they were told {told:list}].",
+        "Nothing needs to be done; snapshots more often repeat less: replicatedSubscriptionsSnapshotFrequencyMillis.",
+        ("would_repeat",),
     ),
     Code.VIEW_DRIVER_FAILED: Meaning(
         "The driver of pipeline {pipeline} failed, and the view stays as it was at epoch {epoch}: {error}.",

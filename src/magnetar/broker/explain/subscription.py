@@ -13,8 +13,10 @@ from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.explain.answer import Explanation, iso_or_none, place, stored_metadata
 from magnetar.broker.explain.sentences import in_order, verdict
+from magnetar.broker.naming import TopicName
 from magnetar.broker.reasons import Code, Named, Reason, Standing, because
 from magnetar.broker.replication.status import status_of
+from magnetar.broker.scalable.replicated_subscriptions import TopicStatus as ScalableStatus
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -196,6 +198,55 @@ def explain_cursor(topic: PersistentTopic, name: str, now_ms: int) -> Explanatio
         "snapshot_pending": found.pending,
         "clusters": [each._asdict() for each in found.clusters],
     }
+    about = f"The place of subscription {name} in other clusters"
+    return Explanation(subject, verdict(about, moving, reasons), moving, reasons, details)
+
+
+def explain_scalable_cursor(topic: TopicName, name: str, found: ScalableStatus | None) -> Explanation:
+    """The same of a scalable topic, by what its controller says; None: nothing is replicated. Clusters may have other segments."""
+    own = next((each for each in found.subscriptions if each.name == name), None) if found is not None else None
+    reasons: list[Reason] = []
+    details: dict[str, Any] = {}
+    moving: bool | None = None
+    if found is None or own is None:
+        reasons.append(because(Code.NOT_REPLICATED, subscription=name))
+    else:
+        if own.reason:
+            missing = [each.cluster for each in found.clusters if each.missing or not each.connected]
+            reasons.append(
+                because(
+                    Code.ROUND_MISSING,
+                    found.snapshot_ms,
+                    subscription=name,
+                    problem=own.reason,
+                    would_repeat=own.would_repeat,
+                    missing=missing,
+                )
+            )
+        moving = not reasons
+        if own.elsewhere:
+            reasons.append(
+                because(
+                    Code.SEGMENTS_FOLLOW,
+                    found.snapshot_ms,
+                    subscription=name,
+                    topic=str(topic),
+                    clusters=sorted(own.elsewhere),
+                    snapshot=iso_time(found.snapshot_ms),
+                    acknowledged=own.acknowledged,
+                    told=[f"{cluster}: {places}" for cluster, places in own.elsewhere.items()],
+                    would_repeat=own.would_repeat,
+                )
+            )
+        details = {
+            "cluster": found.cluster,
+            "last_snapshot": iso_or_none(found.snapshot_ms),
+            "snapshot_pending": found.pending,
+            "clusters": [each._asdict() for each in found.clusters],
+            "acknowledged": own.acknowledged,
+            "elsewhere": dict(own.elsewhere),
+        }
+    subject = {"kind": "cursor", "topic": str(topic), "subscription": name}
     about = f"The place of subscription {name} in other clusters"
     return Explanation(subject, verdict(about, moving, reasons), moving, reasons, details)
 

@@ -45,13 +45,15 @@ ASK_LONGEST_S: Final = 0.5
 
 class SubscriptionStatus(NamedTuple):
     """`told`: what other clusters follow to. `would_repeat`: entries that were acknowledged here and would be given again elsewhere, None
-    where that is not known. `reason`: why the others lag behind; empty when they do not."""
+    where that is not known. `reason`: why the others lag behind; empty when they do not. `elsewhere`: the places that other clusters
+    were told, in segments of their own."""
 
     name: str
     acknowledged: str
     told: str | None
     would_repeat: int | None
     reason: str
+    elsewhere: Mapping[str, str]
 
 
 class TopicStatus(NamedTuple):
@@ -300,7 +302,12 @@ class ReplicatedSubscriptions:
             behind = _between(told[segment_id], place) if segment_id in told else None
             would_repeat = None if would_repeat is None or behind is None else would_repeat + behind
         reason = self._reason(bool(told), would_repeat, clusters)
-        return SubscriptionStatus(name, _text(places) or "", _text(told), would_repeat, reason)
+        elsewhere = {
+            cluster: ", ".join(f"{each.segment_id}@{each.position[0]}:{each.position[1]}" for each in vector)
+            for (subscription, cluster), vector in sorted(self._told.items())
+            if subscription == name
+        }
+        return SubscriptionStatus(name, _text(places) or "", _text(told), would_repeat, reason, elsewhere)
 
     def _reason(self, told: bool, would_repeat: int | None, clusters: Sequence[ClusterStatus]) -> str:
         if not clusters:

@@ -256,6 +256,7 @@ async def replication_status(call: Call) -> Response:
                 next_snapshot_position=None,
                 would_repeat_messages=each.would_repeat,
                 reason=each.reason,
+                places_elsewhere=dict(each.elsewhere),
             )
             for each in found.subscriptions
         ],
