@@ -3,6 +3,8 @@
     RISINGWAVE=DIR make compat-risingwave                             DIR: a checkout of risingwavelabs/risingwave
     RISINGWAVE=DIR make compat-risingwave ARGS="streaming/basic.slt"  some of the files; `batch/types/*` is all below, `50` every 50th
 
+    COMPAT_RESULTS=DIR2 RISINGWAVE=DIR make compat-risingwave         in pieces: a run that was ended goes on where it was
+
 Fetches nothing. It takes `e2e_test/streaming` and `e2e_test/batch`. The files are run one after the other through `magnetar pipeline run
 --serve` beside a `magnetar standalone`, and what a file leaves behind is dropped. A file that gathers others (GATHERED) stands for
 them; files that need another system are left out and counted. What does not pass must stand in
@@ -13,6 +15,7 @@ docs/reference/compatibility.md.
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
 import subprocess
@@ -22,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -57,6 +60,9 @@ FILE_S_MAX: Final = float(os.environ.get("COMPAT_FILE_S", "300"))
 """A file that takes longer is given up: what it has not reached has failed."""
 STATEMENT_TIMEOUT: Final = os.environ.get("COMPAT_STATEMENT_TIMEOUT", "30s")
 
+KEPT: Final = os.environ.get("COMPAT_RESULTS", "")
+"""A directory that keeps a file's result, so that a run that was ended goes on where it was; without it nothing is kept."""
+
 LOG_CHARS: Final = 1500
 
 KINDS: Final = ("SINK", "MATERIALIZED VIEW", "VIEW", "TABLE", "SOURCE", "FUNCTION")
@@ -90,16 +96,7 @@ def main() -> int:
     wanted = {name: found for name, found in all_files.items() if name not in others}
     files = chosen(wanted, sys.argv[1:])
     print(f"{len(files)} files of {len(wanted)}; {len(others)} more need another system", flush=True)
-    results: list[Result] = []
-    with tempfile.TemporaryDirectory(prefix="magnetar-compat-") as scratch, Server(Path(scratch)) as server:
-        for name, (records, error) in files.items():
-            began_s = time.monotonic()
-            result = Result(name, problems=[error], only_words=False) if error else run_file(name, records, server)
-            results.append(result)
-            how = "passed" if not result.problems else "words" if result.only_words else "failed"
-            print(f"{how} {name} {result.passed}/{result.total} {time.monotonic() - began_s:.0f} s", flush=True)
-            for problem in result.problems:
-                print(f"    {problem}", flush=True)
+    results = run(files)
     complete = len(files) == len(wanted)
     text = summary(results, others)
     print(text)
@@ -108,6 +105,44 @@ def main() -> int:
     if complete:
         write_report(root, text, problems)
     return 1 if problems else 0
+
+
+def run(files: dict[str, tuple[list[Record], str]]) -> list[Result]:
+    """One after the other; those that KEPT has a result of are not run again."""
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="magnetar-compat-") as scratch, Server(Path(scratch)) as server:
+        for name, (records, error) in files.items():
+            began_s = time.monotonic()
+            result = kept(name)
+            if result is None:
+                result = Result(name, problems=[error], only_words=False) if error else run_file(name, records, server)
+                keep(result)
+            results.append(result)
+            how = "passed" if not result.problems else "words" if result.only_words else "failed"
+            print(f"{how} {name} {result.passed}/{result.total} {time.monotonic() - began_s:.0f} s", flush=True)
+            for problem in result.problems:
+                print(f"    {problem}", flush=True)
+    return results
+
+
+def kept(name: str) -> Result | None:
+    """Of an earlier run that was told the same directory."""
+    try:
+        found = json.loads(kept_at(name).read_text(encoding="utf-8")) if KEPT else None
+    except FileNotFoundError:
+        return None
+    return None if found is None else Result(**found)
+
+
+def keep(result: Result) -> None:
+    if KEPT:
+        path = kept_at(result.file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(result), indent=1), encoding="utf-8")
+
+
+def kept_at(name: str) -> Path:
+    return Path(KEPT) / f"{name}.json"
 
 
 # ---- The files

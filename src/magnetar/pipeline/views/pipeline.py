@@ -112,6 +112,7 @@ class Pipeline:
         self._reports = True
         self._low_latency = True
         self._shared: SharedMapping | None = None
+        self._types: SparkTypes | None = None
         self._operations = Operations(self.place, self._clock)
 
     @property
@@ -255,7 +256,7 @@ class Pipeline:
     ) -> None:
         operations = self._operations
         units = self._units if self._units is not None else self.spark.sparkContext.defaultParallelism
-        types = SparkTypes(self.spark)
+        types = self._types = self._types or SparkTypes(self.spark)
         before = ManifestStore(self.files, self._clock).latest() or Manifest(0, 0, 0, -1, "")
         self._assembled(before, types)  # what cannot run must not fence a driver that does
         claimed = claim(self.files, self._clock, units)

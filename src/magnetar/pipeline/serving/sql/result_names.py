@@ -65,7 +65,8 @@ def _name_of(node: Node) -> str:
     if isinstance(node, exp.Alias):
         return node.alias
     if isinstance(node, exp.Column | exp.Identifier):
-        return node.name if node.this.args.get("quoted") else node.name.lower()
+        quoted = node.args.get("quoted") if isinstance(node, exp.Identifier) else node.this.args.get("quoted")
+        return node.name if quoted else node.name.lower()
     if isinstance(node, exp.Paren | exp.Collate):
         return _name_of(node.this)
     if isinstance(node, exp.Cast):

@@ -15,7 +15,7 @@ import pyarrow as pa
 from sqlglot import exp, parse, tokenize
 from sqlglot.errors import SqlglotError
 
-from magnetar.pipeline.serving.sql import catalog_functions
+from magnetar.pipeline.serving.sql import catalog_functions, postgres_functions
 from magnetar.pipeline.serving.sql.differences import refusal, same_in_duckdb
 from magnetar.pipeline.serving.sql.result_names import Node, cast_type, result_names
 from magnetar.pipeline.serving.sql.system_catalog import INFORMATION_SCHEMA, PG_CATALOG, RELATIONS, SCHEMA
@@ -316,6 +316,8 @@ class _Translation:
             changed = catalog_functions.rewritten(node, context.user, context.database, context.settings)
             if changed is node:
                 changed = same_in_duckdb(node)
+            if changed is node:
+                changed = postgres_functions.rewritten(node)
             if changed is node:
                 reason = refusal(node)
                 if reason is not None:

@@ -49,6 +49,7 @@ _ROWS: Final = """
 1700 numeric -1 1231 DECIMAL(38,9) N
 2205 regclass 4 2210 VARCHAR N
 2206 regtype 4 2211 VARCHAR N
+2249 record -1 2287 VARCHAR P
 2278 void 4 0 VARCHAR P
 2950 uuid 16 2951 UUID U
 3802 jsonb -1 3807 JSON U
@@ -101,17 +102,34 @@ _DUCKDB: Final = {
 def of_duckdb(text: str) -> tuple[PgType, int]:
     """The type of a result's column by DuckDB's name of it, and its modifier (-1: none)."""
     if text.endswith("]"):
-        element, _ = of_duckdb(text[: text.rindex("[")])
-        return BY_NAME.get(f"_{element.name}", BY_NAME["json"]), -1
+        return _array_of(of_duckdb(text[: text.rindex("[")])[0]), -1
     decimal = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", text)
     if decimal is not None:
         return BY_NAME["numeric"], numeric_modifier(int(decimal[1]), int(decimal[2]))
-    if text.startswith(("STRUCT", "MAP", "UNION")):
+    if text.startswith(("STRUCT", "TUPLE")):
+        return BY_NAME["record"], -1
+    if text.startswith(("MAP", "UNION")):
         return BY_NAME["json"], -1
     return BY_NAME[_DUCKDB.get(text, "text")], -1
 
 
+def _array_of(element: PgType) -> PgType:
+    """Arrays of arrays have the type of arrays, as in PostgreSQL, which has one type for any number of dimensions."""
+    return element if element.element else BY_NAME.get(f"_{element.name}", BY_NAME["json"])
+
+
+def has_any_digits(precision: int, scale: int) -> bool:
+    """Whether it is a NUMERIC without digits, or computed from one: what stands behind the point is then as long as it has to be."""
+    return (precision >= ANY_DIGITS[0] and scale == ANY_DIGITS[1]) or (precision, scale) == (38, 2 * ANY_DIGITS[1])
+
+
+ANY_DIGITS: Final = (28, 10)
+"""How NUMERIC without digits is stored: all digits at least, and those behind the point."""
+
+
 def numeric_modifier(precision: int, scale: int) -> int:
+    if has_any_digits(precision, scale):
+        return -1
     return (precision << 16 | scale) + 4
 
 
@@ -121,10 +139,11 @@ def of_arrow(kind: Any) -> tuple[PgType, int]:
         return BY_NAME["numeric"], numeric_modifier(kind.precision, kind.scale)
     if pa.types.is_timestamp(kind):
         return BY_NAME["timestamptz" if kind.tz else "timestamp"], -1
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        element, _ = of_arrow(kind.value_type)
-        return BY_NAME.get(f"_{element.name}", BY_NAME["json"]), -1
-    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _array_of(of_arrow(kind.value_type)[0]), -1
+    if pa.types.is_struct(kind):
+        return BY_NAME["record"], -1
+    if pa.types.is_map(kind):
         return BY_NAME["json"], -1
     for names, found in (
         ((pa.bool_(),), "bool"),

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
 
-from magnetar.pipeline.serving.wire.types import BY_NAME, BY_OID, PgType
+from magnetar.pipeline.serving.wire.types import BY_NAME, BY_OID, PgType, has_any_digits, of_arrow
 
 Encoded = list[bytes | None]
 
@@ -37,16 +38,27 @@ class BadValueError(ValueError):
 
 def encode_column(column: Any, kind: PgType, binary: bool) -> Encoded:
     """The values of an Arrow array of a result; None is NULL."""
-    values = plain_values(column, kind)
-    encode = (_BINARY if binary else _TEXT).get(kind.name)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
     if kind.element:
+        if not _is_list(column.type):
+            return [None if value is None else _utf8(value) for value in column.to_pylist()]
         element = BY_NAME[kind.element]
-        if binary:
-            return [None if value is None else _binary_array(value, element) for value in values]
-        return [None if value is None else _text_array(value, element).encode() for value in values]
-    if encode is None:
-        encode = _utf8
-    return [None if value is None else encode(value) for value in values]
+        return _binary_arrays(column, element) if binary else _text_arrays(column, element)
+    if kind.name == "record" and pa.types.is_struct(column.type):
+        return _records(column, binary)
+    if pa.types.is_decimal(column.type) and has_any_digits(column.type.precision, column.type.scale):
+        short = [None if value is None else _shortest(value) for value in column.to_pylist()]
+        return [
+            None if value is None else _numeric(value) if binary else format(value, "f").encode() for value in short
+        ]
+    encode = (_BINARY if binary else _TEXT).get(kind.name, _utf8)
+    return [None if value is None else encode(value) for value in plain_values(column, kind)]
+
+
+def _shortest(value: Decimal) -> Decimal:
+    """Without zeros at the end."""
+    return value.quantize(Decimal(1)) if value == value.to_integral_value() else value.normalize()
 
 
 def plain_values(column: Any, kind: PgType) -> list[Any]:
@@ -162,41 +174,101 @@ def _interval(value: Any) -> bytes:
     return " ".join(parts).encode()
 
 
-def _text_array(values: Sequence[Any], element: PgType) -> str:
-    encode = _TEXT.get(element.name, _utf8)
-    found = []
-    for value in values:
-        if value is None:
-            found.append("NULL")
-            continue
-        text = encode(_within(value, element)).decode()
-        if text == "" or text.lower() == "null" or any(sign in '{},"\\' or sign.isspace() for sign in text):
-            text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        found.append(text)
-    return "{" + ",".join(found) + "}"
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _within(value: Any, element: PgType) -> Any:
-    """An element of a list, which Arrow has made a Python value already, as `plain_values` gives it."""
-    if isinstance(value, datetime):
-        zone = value.tzinfo
-        return round((value - datetime(1970, 1, 1, tzinfo=zone)) / timedelta(microseconds=1))
-    if isinstance(value, date):
-        return (value - date(1970, 1, 1)).days
-    if isinstance(value, time):
-        return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-    return value
+def _split(column: Any, elements: Sequence[Any]) -> list[Sequence[Any] | None]:
+    """What belongs to each list of a column. `elements`: of all of them, one behind the other."""
+    found: list[Sequence[Any] | None] = []
+    at = 0
+    fixed = pa.types.is_fixed_size_list(column.type)
+    sizes = (
+        [column.type.list_size if valid else None for valid in column.is_valid().to_pylist()]
+        if fixed
+        else column.value_lengths().to_pylist()
+    )
+    for length in sizes:
+        found.append(None if length is None else elements[at : at + length])
+        at += length or 0
+    return found
 
 
-def _binary_array(values: Sequence[Any], element: PgType) -> bytes:
-    encode = _BINARY.get(element.name, _utf8)
-    parts = [b"" if value is None else encode(_within(value, element)) for value in values]
-    head = struct.pack("!iiI", 1 if values else 0, int(None in values), element.oid)
-    if not values:
-        return head
-    sizes = [-1 if value is None else len(part) for value, part in zip(values, parts, strict=True)]
-    body = b"".join(struct.pack("!i", size) + part for size, part in zip(sizes, parts, strict=True))
-    return head + struct.pack("!ii", len(values), 1) + body
+def _text_arrays(column: Any, element: PgType) -> Encoded:
+    """`{1,2}`; lists within lists are further dimensions of the array."""
+    inner = column.flatten()
+    if _is_list(inner.type):
+        parts = [b"NULL" if text is None else text for text in _text_arrays(inner, element)]
+    else:
+        parts = [b"NULL" if text is None else _quoted(text) for text in encode_column(inner, element, False)]
+    return [None if texts is None else b"{" + b",".join(texts) + b"}" for texts in _split(column, parts)]
+
+
+def _quoted(text: bytes) -> bytes:
+    """An element of an array."""
+    if text and text.lower() != b"null" and not _TO_QUOTE.search(text):
+        return text
+    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+_TO_QUOTE: Final = re.compile(rb'[{},"\\\s]')
+_TO_QUOTE_IN_RECORDS: Final = re.compile(rb'[(),"\\\s]')
+
+
+def _records(column: Any, binary: bool) -> Encoded:
+    """`(1,a)`, as PostgreSQL writes rows."""
+    kinds = [of_arrow(column.type.field(at).type)[0] for at in range(column.type.num_fields)]
+    fields = [encode_column(each, kind, binary) for each, kind in zip(column.flatten(), kinds, strict=True)]
+    rows = zip(*fields, strict=True) if fields else iter([()] * len(column))
+    there = column.is_valid().to_pylist()
+    if not binary:
+        return [
+            b"(" + b",".join(map(_field, row)) + b")" if valid else None for row, valid in zip(rows, there, strict=True)
+        ]
+    found: Encoded = []
+    for row, valid in zip(rows, there, strict=True):
+        parts = [struct.pack("!i", len(kinds))]
+        for kind, value in zip(kinds, row, strict=True):
+            parts += [struct.pack("!Ii", kind.oid, -1 if value is None else len(value)), value or b""]
+        found.append(b"".join(parts) if valid else None)
+    return found
+
+
+def _field(text: bytes | None) -> bytes:
+    if text is None:
+        return b""
+    if text and not _TO_QUOTE_IN_RECORDS.search(text):
+        return text
+    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'""') + b'"'
+
+
+def _binary_arrays(column: Any, element: PgType) -> Encoded:
+    """Raises ValueError for lists of several lengths within one array, which has no binary form."""
+    lists, inner = [column], column.flatten()
+    while _is_list(inner.type):
+        lists.append(inner)
+        inner = inner.flatten()
+    parts: Sequence[Any] = encode_column(inner, element, True)
+    for each in reversed(lists):
+        parts = _split(each, parts)
+    return [None if values is None else _binary_array(values, len(lists), element) for values in parts]
+
+
+def _binary_array(values: Sequence[Any], dimensions: int, element: PgType) -> bytes:
+    sizes, level = [], [values]
+    for _ in range(dimensions):
+        lengths = {len(each) for each in level if each is not None}
+        if len(lengths) != 1 or any(each is None for each in level):
+            raise ValueError("an array of several dimensions has parts of several lengths")
+        sizes.append(lengths.pop())
+        level = [part for each in level for part in each]
+    flat: list[Any] = list(level)
+    if not flat:
+        return struct.pack("!iiI", 0, 0, element.oid)
+    head = struct.pack("!iiI", dimensions, int(None in flat), element.oid)
+    shape = b"".join(struct.pack("!ii", size, 1) for size in sizes)
+    body = b"".join(struct.pack("!i", -1) if each is None else struct.pack("!i", len(each)) + each for each in flat)
+    return head + shape + body
 
 
 def _numeric(value: Any) -> bytes:
@@ -270,7 +342,7 @@ _BINARY: Final[dict[str, Callable[[Any], bytes]]] = {
     "timestamptz": _binary_timestamp,
     "interval": _binary_interval,
     "uuid": lambda value: UUID(str(value)).bytes,
-    "int2vector": lambda value: _binary_array(value, BY_NAME["int2"]),
+    "int2vector": lambda value: _binary_array([struct.pack("!h", each) for each in value], 1, BY_NAME["int2"]),
     "json": _json,
     "jsonb": lambda value: b"\x01" + _json(value),
 }

@@ -14,7 +14,7 @@ from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
 from magnetar.pipeline.views.changelog_files import ChangelogFile
 from magnetar.pipeline.views.epoch import event_time as watermarks
-from magnetar.pipeline.views.epoch.actor import InputColumns, UnitResult, UnitTask, apply_changes
+from magnetar.pipeline.views.epoch.actor import InputColumns, UnitResult, UnitTask, apply_changes, run_unit
 from magnetar.pipeline.views.epoch.event_time import Observed
 from magnetar.pipeline.views.epoch.kept_plans import KeptPlans, SourceCounts, read_by
 from magnetar.pipeline.views.epoch.progress import EpochReport
@@ -267,9 +267,16 @@ class EpochRunner:
         read = read_by(self._program, plan, stage, prepared.batch.ranges, work.changes)
         if not read and context.watermark_us == context.previous_watermark_us:
             return
-        kept = self._kept_plans.stage(spark, plan, stage)
         task = self._task(manifest, plan, stage, context, prepared.mapping)
         task = replace(task, units=task.units[:1], vnodes=(tuple(range(prepared.mapping.vnodes)),))
+        written = self._kept_plans.written(plan, stage, read) if read else None
+        if written is not None:
+            results = [run_unit(task, 0, written, stays=True)]
+            work.counts[stage.feeds[0].origin] = SourceCounts(results[0].rows_in)
+            work.rows_in[stage.stage_id] = results[0].rows_in
+            self._take(plan, stage, results, work)
+            return
+        kept = self._kept_plans.stage(spark, plan, stage)
         results = run_stage(spark, kept.planned, task, read)
         self._count_errors(kept.planned, stage, work)
         work.counts.update({name: each for name, each in self._kept_plans.counts(kept).items() if name in read})

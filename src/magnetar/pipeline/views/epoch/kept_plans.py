@@ -21,8 +21,10 @@ from magnetar.pipeline.views.lowering.program import Program
 from magnetar.pipeline.views.lowering.stages import EPOCH_TIMESTAMP, Feed, Stage, ViewPlan
 from magnetar.pipeline.views.source.options import decode_policy
 from magnetar.pipeline.views.source.sources import Sources
+from magnetar.pipeline.views.source.written_rows import is_plain, read_written
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 SMALL_TRIGGER_S: Final = 0.02
@@ -110,6 +112,17 @@ class KeptPlans:
             planned = plan_kept_stage(stage, fed, DEFAULT_VNODES, self.files, spark)
             self._stages[key] = KeptStage(planned, self._first_read(plan, stage))
         return self._stages[key]
+
+    def written(self, plan: ViewPlan, stage: Stage, ranges: Mapping[str, Sequence[Any]]) -> dict[str, pa.Table] | None:
+        """The input of the stage of a table that clients write, read without a job; None where that takes one."""
+        (feed, *others) = stage.feeds
+        source = self.program.sources.get(feed.origin)
+        if others or source is None or not self.program.reads_source(plan, feed) or not is_plain(source, feed):
+            return None
+        if self.program.source_readers[source.name] > 1 or source.name in self.program.watermarks:
+            return None
+        rows = read_written(source, feed, ranges[feed.origin], *self.sources.reading(source))
+        return None if rows is None else {feed.input: rows}
 
     def counts(self, kept: KeptStage) -> dict[str, SourceCounts]:
         """What the job's last run has seen of the sources that it counts."""

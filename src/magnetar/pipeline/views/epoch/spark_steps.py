@@ -105,14 +105,23 @@ def _over_groups(frame: DataFrame, sql: str, group: tuple[tuple[str, str], ...])
 
 
 class SparkTypes:
-    """What columns steps give, as Spark's analyser says of a frame without rows."""
+    """What columns steps give, as Spark's analyser says of a frame without rows. It is asked once: a change of one view leaves the others
+    as they are, and each question takes Spark some 50 ms."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._defined: list[CreateFunction] = []
+        self._sources: dict[str, pa.Schema] = {}
+        self._after: dict[tuple[pa.Schema, tuple[Step, ...]], pa.Schema] = {}
 
     def define(self, functions: Iterable[CreateFunction]) -> None:
         """Make the functions in Python known to the session, before what calls them is planned."""
-        for each in of_python(functions):
+        wanted = list(of_python(functions))
+        if wanted == self._defined:
+            return
+        self._after.clear()
+        self._defined = wanted
+        for each in wanted:
             (result,) = self._empty(f"r {spark_returns(each)}").schema.fields
             arrow = to_arrow_type(result.dataType, timezone="UTC")
             make: Any = arrow_udf  # its overloads know no struct
@@ -121,11 +130,20 @@ class SparkTypes:
 
     def of_source(self, source: CreateSource) -> pa.Schema:
         """The source's columns, with the row's id behind them. SourceError."""
-        found = source_schema(self._spark, source)
-        return _schema(found.fieldNames(), found)
+        key = repr(source)
+        if not source.columns or key not in self._sources:  # without columns they are those that the topic has by now
+            found = source_schema(self._spark, source)
+            self._sources[key] = _schema(found.fieldNames(), found)
+        return self._sources[key]
 
     def after(self, schema: pa.Schema, steps: Sequence[Step]) -> pa.Schema:
         """The columns behind the steps. ExpressionError with what Spark's analyser says."""
+        key = (schema, tuple(steps))
+        if key not in self._after:
+            self._after[key] = self._analysed(schema, steps)
+        return self._after[key]
+
+    def _analysed(self, schema: pa.Schema, steps: Sequence[Step]) -> pa.Schema:
         fields = from_arrow_schema(pa.schema([field for field in schema]))
         fields.add(CHANGE, "byte").add(EPOCH_TIMESTAMP, "timestamp")
         try:

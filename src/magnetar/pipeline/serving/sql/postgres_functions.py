@@ -1,0 +1,407 @@
+"""Functions that PostgreSQL has and DuckDB has not, or has with another meaning: macros of DuckDB, and calls of them. A decision core.
+
+`tests/integration/serving/test_served_conformance.py` holds each beside a real PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+from sqlglot import exp
+
+from magnetar.pipeline.serving.sql.result_names import Node
+
+SCHEMA: Final = "_postgres"
+"""Where the macros lie."""
+
+_MACROS: Final = r"""
+half_steps(s) = CASE WHEN abs(s * 2 - round(s * 2)) < 1e-15 THEN round(s * 2) / 2 ELSE s END
+whole_steps(s) = CASE WHEN abs(s - round(s)) < 1e-13 THEN round(s) ELSE s END
+sind(x) = _postgres.half_steps(sin(radians(x % 360)))
+cosd(x) = _postgres.half_steps(cos(radians(x % 360)))
+tand(x) = CASE WHEN abs(x) % 180 = 90 THEN CASE WHEN (x % 360) IN (90, -270) THEN 'inf'::DOUBLE ELSE '-inf'::DOUBLE END ELSE _postgres.whole_steps(tan(radians(x % 360))) END
+cotd(x) = CASE WHEN x % 180 = 0 THEN CASE WHEN (x % 360) = 0 THEN 'inf'::DOUBLE ELSE '-inf'::DOUBLE END ELSE _postgres.whole_steps(1 / tan(radians(x % 360))) END
+asind(x) = _postgres.whole_steps(degrees(asin(x)))
+acosd(x) = _postgres.whole_steps(degrees(acos(x)))
+atand(x) = _postgres.whole_steps(degrees(atan(x)))
+atan2d(y,x) = _postgres.whole_steps(degrees(atan2(y, x)))
+byte_at(b,n) = ('0x' || substr(hex(b), 2 * n + 1, 2))::INTEGER
+with_byte(b,n,v) = unhex(substr(hex(b), 1, 2 * n) || format('{:02X}', v) || substr(hex(b), 2 * n + 3))
+get_byte(b,n) = CASE WHEN b IS NULL OR n IS NULL THEN NULL WHEN n < 0 OR n >= octet_length(b) THEN error(format('index {} out of valid range, 0..{}', n, octet_length(b) - 1)) ELSE _postgres.byte_at(b, n) END
+set_byte(b,n,v) = CASE WHEN b IS NULL OR n IS NULL THEN NULL WHEN n < 0 OR n >= octet_length(b) THEN error(format('index {} out of valid range, 0..{}', n, octet_length(b) - 1)) ELSE _postgres.with_byte(b, n, v & 255) END
+get_bit(b,n) = CASE WHEN b IS NULL OR n IS NULL THEN NULL WHEN n < 0 OR n >= octet_length(b) * 8 THEN error(format('index {} out of valid range, 0..{}', n, octet_length(b) * 8 - 1)) ELSE (_postgres.byte_at(b, n // 8) >> (n % 8)) & 1 END
+set_bit(b,n,v) = CASE WHEN b IS NULL OR n IS NULL THEN NULL WHEN n < 0 OR n >= octet_length(b) * 8 THEN error(format('index {} out of valid range, 0..{}', n, octet_length(b) * 8 - 1)) WHEN v NOT IN (0, 1) THEN error('new bit must be 0 or 1') ELSE _postgres.with_byte(b, n // 8, (_postgres.byte_at(b, n // 8) & ~(1 << (n % 8))) | (v << (n % 8))) END
+bit_count_of_bytes(b) = coalesce(list_sum(list_transform(range(octet_length(b)), lambda i: bit_count(_postgres.byte_at(b, i)))), 0)::BIGINT
+bytea_of(t) = CASE WHEN starts_with(t, '\x') THEN unhex(replace(substr(t, 3), ' ', '')) ELSE encode(t) END
+hex_of(b) = '\x' || lower(hex(b))
+convert_from(b,e) = decode(b)
+convert_to(t,e) = encode(t)
+btrim(t,s) = trim(t, s), btrim(t) = trim(t)
+regexp_count(t,p) = len(regexp_extract_all(t, p)), regexp_count(t,p,s) = len(regexp_extract_all(substr(t, s), p))
+array_to_string(a,d) = array_to_string(list_filter(a, lambda x: x IS NOT NULL), d), array_to_string(a,d,n) = array_to_string(list_transform(a, lambda x: coalesce(x::VARCHAR, n)), d)
+clock_timestamp() = current_timestamp
+jsonb_typeof(j) = CASE json_type(j) WHEN 'OBJECT' THEN 'object' WHEN 'ARRAY' THEN 'array' WHEN 'VARCHAR' THEN 'string' WHEN 'BOOLEAN' THEN 'boolean' WHEN 'NULL' THEN 'null' WHEN NULL THEN NULL ELSE 'number' END
+jsonb_array_length(j) = json_array_length(j)
+float_text(t) = CASE t WHEN 'nan' THEN 'NaN' WHEN 'inf' THEN 'Infinity' WHEN '-inf' THEN '-Infinity' ELSE regexp_replace(t, '\.0$', '') END
+decimal_text(k,t) = CASE WHEN k IN ('DECIMAL(28,10)', 'DECIMAL(38,10)', 'DECIMAL(38,20)', 'DECIMAL(29,10)') THEN rtrim(rtrim(t, '0'), '.') ELSE t END
+type_called(t) = coalesce(map_extract_value(MAP {'INTEGER': 'integer', 'BIGINT': 'bigint', 'SMALLINT': 'smallint', 'TINYINT': 'smallint', 'DOUBLE': 'double precision', 'FLOAT': 'real', 'VARCHAR': 'character varying', 'BOOLEAN': 'boolean', 'TIMESTAMP': 'timestamp without time zone', 'TIMESTAMP WITH TIME ZONE': 'timestamp with time zone', 'TIME': 'time without time zone', 'BLOB': 'bytea', 'HUGEINT': 'numeric', '"NULL"': 'unknown', 'JSON': 'jsonb'}, t), CASE WHEN starts_with(t, 'DECIMAL') THEN 'numeric' WHEN starts_with(t, 'STRUCT') OR starts_with(t, 'TUPLE') THEN 'record' ELSE lower(t) END)
+pg_typeof(x) = _postgres.type_called(regexp_replace(typeof(x), '(\[\])+$', '')) || CASE WHEN typeof(x) LIKE '%[]' THEN '[]' ELSE '' END
+array_text(a) = '{' || array_to_string(list_transform(a, lambda x: CASE WHEN x IS NULL THEN 'NULL' WHEN x::VARCHAR = '' OR lower(x::VARCHAR) = 'null' OR regexp_matches(x::VARCHAR, '[{},"\\\s]') THEN '"' || replace(replace(x::VARCHAR, '\', '\\'), '"', '\"') || '"' ELSE x::VARCHAR END), ',') || '}'
+text_of(x) = CASE typeof(x) WHEN 'BOOLEAN' THEN left(x::VARCHAR, 1) WHEN 'DOUBLE' THEN _postgres.float_text(x::VARCHAR) WHEN 'FLOAT' THEN _postgres.float_text(x::VARCHAR) WHEN 'BLOB' THEN '\x' || lower(hex(encode(x::VARCHAR))) ELSE _postgres.decimal_text(typeof(x), x::VARCHAR) END
+cast_text(x) = CASE typeof(x) WHEN 'DOUBLE' THEN _postgres.float_text(x::VARCHAR) WHEN 'FLOAT' THEN _postgres.float_text(x::VARCHAR) ELSE _postgres.decimal_text(typeof(x), x::VARCHAR) END
+booleq(a,b) = a = b
+boolne(a,b) = a <> b
+array_max(a) = list_max(a)
+array_min(a) = list_min(a)
+array_sum(a) = list_sum(a)
+array_overlaps(a,b) = list_has_any(a, b)
+"""  # noqa: E501
+
+
+def _read() -> dict[str, str]:
+    """Behind CREATE MACRO and the name, by name."""
+    found = {}
+    for line in _MACROS.strip().splitlines():
+        name = line.partition("(")[0]
+        overloads = re.split(rf", (?={name}\()", line)
+        bodies = [re.sub(rf"^{name}(\([^)]*\)) = ", r"\1 AS ", each) for each in overloads]
+        found[name] = ", ".join(bodies)
+    return found
+
+
+MACROS: Final = _read()
+
+_INNER: Final = frozenset(
+    "half_steps whole_steps byte_at with_byte bytea_of hex_of bit_count_of_bytes type_called array_text text_of cast_text float_text "
+    "decimal_text".split()
+)
+"""Those that are no functions of PostgreSQL."""
+
+
+def macro_statements() -> list[str]:
+    """What makes them, in their order."""
+    return [f"CREATE SCHEMA {SCHEMA}", *(f"CREATE MACRO {SCHEMA}.{name}{text}" for name, text in MACROS.items())]
+
+
+def called(name: str, *arguments: Node) -> Node:
+    """A call of a macro."""
+    call = exp.Anonymous(this=name, expressions=[argument.copy() for argument in arguments])
+    return exp.Dot(this=exp.to_identifier(SCHEMA), expression=call)
+
+
+def rewritten(node: Node) -> Node:
+    """What DuckDB is asked in place of a node; the node itself where nothing differs."""
+    if isinstance(node, exp.Cast):
+        return _cast(node)
+    if isinstance(node, exp.Anonymous) and not isinstance(node.parent, exp.Dot):
+        return _function(node.name.lower(), list(node.expressions)) or node
+    rule = _RULES.get(type(node).__name__)
+    return node if rule is None else rule(node) or node
+
+
+def _function(name: str, arguments: list[Node]) -> Node | None:
+    if name in MACROS and name not in _INNER:
+        return called(name, *arguments)
+    if name == "bit_count" and len(arguments) == 1 and is_bytes(arguments[0]):
+        return called("bit_count_of_bytes", arguments[0])
+    if name in ("encode", "decode") and len(arguments) == 2:
+        return coded(name, *arguments)
+    return None
+
+
+def coded(name: str, value: Node, form: Node) -> Node | None:
+    """encode and decode with a literal form."""
+    said = form.name.lower() if isinstance(form, exp.Literal) else ""
+    text = isinstance(value, exp.Literal) and value.is_string
+    if name == "encode":
+        given = bytes_literal(value.name) if text else value
+        if said == "hex":
+            return exp.Lower(this=exp.Anonymous(this="hex", expressions=[given]))
+        return exp.Anonymous(this="to_base64", expressions=[given]) if said == "base64" else None
+    if said == "hex":
+        return exp.Anonymous(this="unhex", expressions=[value.copy()])
+    return exp.Anonymous(this="from_base64", expressions=[value.copy()]) if said == "base64" else None
+
+
+def is_bytes(node: Node) -> bool:
+    """Whether a node is known to be a BYTEA."""
+    node = node.unnest()
+    if isinstance(node, exp.Cast):
+        return bool(node.args["to"].this in (exp.DType.VARBINARY, exp.DType.BLOB, exp.DType.BINARY))
+    return isinstance(node, exp.Dot) and node.expression.name in ("bytea_of", "set_bit", "set_byte", "convert_to")
+
+
+def bytes_literal(text: str) -> Node:
+    """A literal of BYTEA, by PostgreSQL's rules: `\\x` and hexadecimal digits, or a text with `\\ooo`."""
+    if text.startswith("\\x"):
+        digits = re.sub(r"\s", "", text[2:])
+        if re.fullmatch(r"([0-9a-fA-F]{2})*", digits):
+            return _blob(bytes.fromhex(digits))
+        return called("bytea_of", exp.Literal.string(text))
+    raw = text.encode()
+    found = re.sub(rb"\\([0-3][0-7]{2}|\\)", lambda part: b"\\" if part[1] == b"\\" else bytes([int(part[1], 8)]), raw)
+    return _blob(found)
+
+
+def _blob(data: bytes) -> Node:
+    return exp.Anonymous(this="unhex", expressions=[exp.Literal.string(data.hex())])
+
+
+def _cast(node: Node) -> Node:
+    kind, value = node.args["to"], node.this
+    if kind.this in (exp.DType.VARBINARY, exp.DType.BLOB, exp.DType.BINARY):
+        if isinstance(value, exp.Literal) and value.is_string:
+            return exp.Cast(this=bytes_literal(value.name), to=exp.DataType.build("BLOB", dialect="duckdb"))
+        return node
+    if kind.this == exp.DType.DECIMAL and not kind.expressions:
+        return _numeric(node, value)
+    if kind.this == exp.DType.ARRAY and isinstance(value, exp.Literal) and value.is_string:
+        node = _array_literal(node, value.name)
+        value = node.this
+    if kind.this in _TEXTS and is_bytes(value):
+        return called("hex_of", value)
+    if kind.this in _TEXTS and dimensions(value) == 1:
+        return called("array_text", value)
+    if kind.this in _TEXTS and not kind.expressions and not is_text(value):
+        return called("cast_text", value)
+    if kind.this == exp.DType.BOOLEAN:
+        return _boolean(node, value)
+    if kind.this == exp.DType.TIMESTAMPTZ and isinstance(value, exp.Literal) and value.is_string:
+        spelled = re.sub(r"\s+([+-]\d\d(:?\d\d)?)$", r"\1", value.name)
+        return node if spelled == value.name else exp.Cast(this=exp.Literal.string(spelled), to=kind.copy())
+    if any(each.this == exp.DType.DECIMAL and not each.expressions for each in kind.find_all(exp.DataType)):
+        wide = kind.copy()
+        for each in wide.find_all(exp.DataType):
+            if each.this == exp.DType.DECIMAL and not each.expressions:
+                each.set("expressions", _decimal(DIGITS, SCALE).expressions)
+        return exp.Cast(this=value.copy(), to=wide)
+    return node
+
+
+_TEXTS: Final = (exp.DType.TEXT, exp.DType.VARCHAR)
+
+
+def is_text(node: Node) -> bool:
+    """Whether a node is known to be a text, or NULL."""
+    node = node.unnest()
+    if isinstance(node, exp.Cast):
+        return node.args["to"].this in _TEXTS
+    return (
+        isinstance(
+            node, exp.Null | exp.Parameter | exp.Placeholder | exp.Lower | exp.Upper | exp.Substring | exp.Concat
+        )
+        or (isinstance(node, exp.Literal) and node.is_string)
+        or isinstance(node, exp.DPipe | exp.Trim | exp.Replace)
+    )
+
+
+def _boolean(node: Node, value: Node) -> Node:
+    """From a text with spaces around it, and by PostgreSQL's words."""
+    if isinstance(value, exp.Literal) and value.is_string:
+        word = value.name.strip().lower()
+        for found, names in ((exp.true(), ("true", "yes", "on", "1")), (exp.false(), ("false", "no", "off", "0"))):
+            if word and any(name.startswith(word) and (word != "o") for name in names):
+                return exp.Cast(this=found, to=node.args["to"].copy())
+        return node
+    if is_text(value) and not isinstance(value, exp.Null | exp.Parameter | exp.Placeholder):
+        return exp.Cast(this=exp.Trim(this=value.copy()), to=node.args["to"].copy())
+    return node
+
+
+def _array_literal(node: Node, text: str) -> Node:
+    """`'{1,2}'::INT[]` as a list of texts that are cast. An array that is written wrong is left to DuckDB, which refuses it."""
+    found = _elements(text.strip())
+    if found is None:
+        return node
+    return exp.Cast(this=found, to=node.args["to"].copy())
+
+
+def _elements(text: str) -> Node | None:
+    at = 0
+
+    def spaces() -> None:
+        nonlocal at
+        while at < len(text) and text[at].isspace():
+            at += 1
+
+    def array() -> Node | None:
+        nonlocal at
+        at += 1
+        items: list[Node] = []
+        spaces()
+        if at < len(text) and text[at] == "}":
+            at += 1
+            return exp.Array(expressions=[])
+        while at < len(text):
+            spaces()
+            item = array() if text[at : at + 1] == "{" else element()
+            if item is None:
+                return None
+            items.append(item)
+            spaces()
+            if text[at : at + 1] == "}":
+                at += 1
+                return exp.Array(expressions=items)
+            if text[at : at + 1] != ",":
+                return None
+            at += 1
+        return None
+
+    def element() -> Node | None:
+        nonlocal at
+        word, quoted = "", text[at : at + 1] == '"'
+        if quoted:
+            at += 1
+            while at < len(text) and text[at] != '"':
+                at += text[at] == "\\"
+                word += text[at : at + 1]
+                at += 1
+            at += 1
+            return exp.Literal.string(word)
+        while at < len(text) and text[at] not in ",{}":
+            at += text[at] == "\\"
+            word += text[at : at + 1]
+            at += 1
+        word = word.rstrip()
+        if not word:
+            return None
+        return exp.Null() if word.lower() == "null" else exp.Literal.string(word)
+
+    if not text.startswith("{"):
+        return None
+    found = array()
+    return found if at == len(text) else None
+
+
+def _like(node: Node) -> Node | None:
+    """A backslash in a pattern takes the next sign as it is, where no ESCAPE says otherwise."""
+    if isinstance(node.parent, exp.Escape):
+        return None
+    pattern = node.expression
+    if isinstance(pattern, exp.Any | exp.All) or (isinstance(pattern, exp.Literal) and "\\" not in pattern.name):
+        return None
+    return exp.Escape(this=node.copy(), expression=exp.Literal.string("\\"))
+
+
+def dimensions(node: Node) -> int:
+    """How deep the lists of a node are, as far as it says so; 0: no list, or unknown."""
+    node = node.unnest()
+    if isinstance(node, exp.Array):
+        return 1 + max((dimensions(each) for each in node.expressions), default=0)
+    if isinstance(node, exp.Cast):
+        kind, found = node.args["to"], 0
+        while kind.this == exp.DType.ARRAY:
+            found += 1
+            kind = kind.expressions[0] if kind.expressions else exp.DataType.build("TEXT")
+        return found
+    return 0
+
+
+def _joined(node: Node) -> Node | None:
+    """`||` of an array and an element of it."""
+    left, right = dimensions(node.this), dimensions(node.expression)
+    if left == right + 1 and (right or not isinstance(node.expression.unnest(), exp.Column | exp.Null)):
+        return exp.Anonymous(this="list_append", expressions=[node.this.copy(), node.expression.copy()])
+    if right == left + 1 and (left or not isinstance(node.this.unnest(), exp.Column | exp.Null)):
+        return exp.Anonymous(this="list_prepend", expressions=[node.this.copy(), node.expression.copy()])
+    return None
+
+
+def _joined_texts(node: Node) -> Node | None:
+    """concat and concat_ws of what is no text."""
+    if all(is_text(each) for each in node.expressions):
+        return None
+    found = node.copy()
+    found.set("expressions", [each if is_text(each) else called("text_of", each) for each in found.expressions])
+    return found
+
+
+def _element(node: Node) -> Node | None:
+    """An index below 1 is of no element; DuckDB would count from the end. sqlglot has made it count from 0."""
+    (index, *others) = node.expressions
+    if others or isinstance(index, exp.Slice):
+        return None
+    bare = index.unnest()
+    below = isinstance(bare, exp.Neg) and isinstance(bare.this, exp.Literal)
+    if not below or node.args.get("safe"):
+        return None
+    return exp.Null()
+
+
+def _number(node: Node) -> Node | None:
+    """`1e-6` is a NUMERIC in PostgreSQL; DuckDB would make it a DOUBLE."""
+    if node.is_string or "e" not in node.name.lower() or not re.fullmatch(r"[0-9.]+[eE][+-]?[0-9]{1,2}", node.name):
+        return None
+    text = format(Decimal(node.name), "f")
+    if len(text.replace(".", "").lstrip("0")) > DIGITS or len(text.partition(".")[2]) > DIGITS:
+        return None
+    return exp.Literal.number(text)
+
+
+def _matched(node: Node) -> Node | None:
+    """A UUID is matched as its text."""
+    if type(node.this).__name__ != "Uuid":
+        return None
+    found = node.copy()
+    found.set("this", exp.Cast(this=node.this.copy(), to=exp.DataType.build("TEXT")))
+    return found
+
+
+def _first_of_all(name: str, node: Node) -> Node | None:
+    """first_value and last_value as aggregates."""
+    if isinstance(node.parent, exp.Window | exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
+        return None
+    return exp.Anonymous(this=name, expressions=[node.this.copy()])
+
+
+def _joined_arrays(node: Node) -> Node | None:
+    """array_cat, of which one may be an element of the other."""
+    if len(node.expressions) != 1:
+        return None
+    return _joined(exp.DPipe(this=node.this.copy(), expression=node.expressions[0].copy()))
+
+
+def _numeric(node: Node, value: Node) -> Node:
+    """NUMERIC without digits: of a literal the digits that it has, of everything else as many as there is room for."""
+    bare = value.unnest()
+    negative = isinstance(bare, exp.Neg)
+    bare = bare.this if negative else bare
+    if isinstance(bare, exp.Literal):
+        try:
+            number = Decimal(bare.name.strip())
+        except InvalidOperation:
+            number = Decimal("NaN")
+        if number.is_finite():
+            text = format(number, "f")
+            scale = len(text.partition(".")[2])
+            if scale <= DIGITS and len(text.strip("-").replace(".", "")) <= DIGITS:
+                return exp.Cast(this=exp.Literal.string(("-" if negative else "") + text), to=_decimal(DIGITS, scale))
+    return exp.Cast(this=value.copy(), to=_decimal(DIGITS, SCALE))
+
+
+def _decimal(digits: int, scale: int) -> Node:
+    return exp.DataType.build(f"DECIMAL({digits}, {scale})", dialect="duckdb")
+
+
+DIGITS: Final = 38
+SCALE: Final = 10
+
+_RULES: Final[dict[str, Callable[[Node], Node | None]]] = {
+    "Encode": lambda node: coded("encode", node.this, node.args.get("charset") or exp.Null()),
+    "Decode": lambda node: coded("decode", node.this, node.args.get("charset") or exp.Null()),
+    "Getbit": lambda node: called("get_bit", node.this, node.expression),
+    "Like": _like,
+    "ILike": _like,
+    "DPipe": _joined,
+    "Concat": lambda node: _joined_texts(node),
+    "ConcatWs": lambda node: _joined_texts(node),
+    "Bracket": lambda node: _element(node),
+    "Literal": lambda node: _number(node),
+    "RegexpLike": lambda node: _matched(node),
+    "FirstValue": lambda node: _first_of_all("first", node),
+    "LastValue": lambda node: _first_of_all("last", node),
+    "ArrayConcat": lambda node: _joined_arrays(node),
+}
