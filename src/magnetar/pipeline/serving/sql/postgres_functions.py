@@ -20,13 +20,13 @@ SCHEMA: Final = "_postgres"
 _MACROS: Final = r"""
 half_steps(s) = CASE WHEN abs(s * 2 - round(s * 2)) < 1e-15 THEN round(s * 2) / 2 ELSE s END
 whole_steps(s) = CASE WHEN abs(s - round(s)) < 1e-13 THEN round(s) ELSE s END
-sind(x) = _postgres.half_steps(sin(radians(x % 360)))
-cosd(x) = _postgres.half_steps(cos(radians(x % 360)))
-tand(x) = CASE WHEN abs(x) % 180 = 90 THEN CASE WHEN (x % 360) IN (90, -270) THEN 'inf'::DOUBLE ELSE '-inf'::DOUBLE END ELSE _postgres.whole_steps(tan(radians(x % 360))) END
-cotd(x) = CASE WHEN x % 180 = 0 THEN CASE WHEN (x % 360) = 0 THEN 'inf'::DOUBLE ELSE '-inf'::DOUBLE END ELSE _postgres.whole_steps(1 / tan(radians(x % 360))) END
-asind(x) = _postgres.whole_steps(degrees(asin(x)))
-acosd(x) = _postgres.whole_steps(degrees(acos(x)))
-atand(x) = _postgres.whole_steps(degrees(atan(x)))
+sind(x) = _postgres.half_steps(sin(radians(x::DOUBLE % 360)))
+cosd(x) = _postgres.half_steps(cos(radians(x::DOUBLE % 360)))
+tand(x) = CASE WHEN abs(x::DOUBLE) % 180 = 90 THEN CASE WHEN (x::DOUBLE % 360) IN (90, -270) THEN 'inf'::DOUBLE ELSE '-inf'::DOUBLE END ELSE _postgres.whole_steps(tan(radians(x::DOUBLE % 360))) END
+cotd(x) = CASE WHEN x::DOUBLE % 180 = 0 THEN CASE WHEN (x::DOUBLE % 360) = 0 THEN 'inf'::DOUBLE ELSE '-inf'::DOUBLE END ELSE _postgres.whole_steps(1 / tan(radians(x::DOUBLE % 360))) END
+asind(x) = _postgres.whole_steps(degrees(asin(x::DOUBLE)))
+acosd(x) = _postgres.whole_steps(degrees(acos(x::DOUBLE)))
+atand(x) = _postgres.whole_steps(degrees(atan(x::DOUBLE)))
 atan2d(y,x) = _postgres.whole_steps(degrees(atan2(y, x)))
 byte_at(b,n) = ('0x' || substr(hex(b), 2 * n + 1, 2))::INTEGER
 with_byte(b,n,v) = unhex(substr(hex(b), 1, 2 * n) || format('{:02X}', v) || substr(hex(b), 2 * n + 3))
@@ -52,6 +52,22 @@ pg_typeof(x) = _postgres.type_called(regexp_replace(typeof(x), '(\[\])+$', '')) 
 array_text(a) = '{' || array_to_string(list_transform(a, lambda x: CASE WHEN x IS NULL THEN 'NULL' WHEN x::VARCHAR = '' OR lower(x::VARCHAR) = 'null' OR regexp_matches(x::VARCHAR, '[{},"\\\s]') THEN '"' || replace(replace(x::VARCHAR, '\', '\\'), '"', '\"') || '"' ELSE x::VARCHAR END), ',') || '}'
 text_of(x) = CASE typeof(x) WHEN 'BOOLEAN' THEN left(x::VARCHAR, 1) WHEN 'DOUBLE' THEN _postgres.float_text(x::VARCHAR) WHEN 'FLOAT' THEN _postgres.float_text(x::VARCHAR) WHEN 'BLOB' THEN '\x' || lower(hex(encode(x::VARCHAR))) ELSE _postgres.decimal_text(typeof(x), x::VARCHAR) END
 cast_text(x) = CASE typeof(x) WHEN 'DOUBLE' THEN _postgres.float_text(x::VARCHAR) WHEN 'FLOAT' THEN _postgres.float_text(x::VARCHAR) ELSE _postgres.decimal_text(typeof(x), x::VARCHAR) END
+octet_length(x) = CASE WHEN typeof(x) = 'BLOB' THEN octet_length(x::BLOB) ELSE strlen(x::VARCHAR) END
+reversed_bytes(b) = unhex(array_to_string(list_reverse(list_transform(range(octet_length(b)), lambda i: substr(hex(b), 2 * i + 1, 2))), ''))
+coth(x) = cosh(x) / sinh(x)
+array_ndims(a) = CASE WHEN len(a) > 0 THEN (length(typeof(a)) - length(replace(typeof(a), '[]', ''))) // 2 END
+array_dims(a) = CASE WHEN len(a) > 0 THEN '[1:' || len(a) || ']' END
+any_true(l) = CASE WHEN l IS NULL THEN NULL WHEN coalesce(list_contains(l, true), false) THEN true WHEN len(list_filter(l, lambda e: e IS NULL)) > 0 THEN NULL ELSE false END
+all_true(l) = CASE WHEN l IS NULL THEN NULL WHEN coalesce(list_contains(l, false), false) THEN false WHEN len(list_filter(l, lambda e: e IS NULL)) > 0 THEN NULL ELSE true END
+months_of(i) = datepart('year', i) * 12 + datepart('month', i)
+micros_of(i) = datepart('hour', i) * 3600000000 + datepart('minute', i) * 60000000 + datepart('microsecond', i)
+interval_parts(m,d,u) = to_months(trunc(m)::INTEGER) + to_days((trunc(d) + trunc(round((m - trunc(m)) * 30, 6)))::INTEGER) + to_microseconds(round(u + round((d - trunc(d) + round((m - trunc(m)) * 30, 6) - trunc(round((m - trunc(m)) * 30, 6))) * 86400, 6) * 1000000)::BIGINT)
+interval_times(i,f) = _postgres.interval_parts(_postgres.months_of(i) * f::DOUBLE, datepart('day', i) * f::DOUBLE, _postgres.micros_of(i) * f::DOUBLE)
+interval_over(i,f) = CASE WHEN f::DOUBLE = 0 THEN error('division by zero')::INTERVAL ELSE _postgres.interval_times(i, 1 / f::DOUBLE) END
+micros_of_time(t) = datepart('hour', t) * 3600000000 + datepart('minute', t) * 60000000 + datepart('microsecond', t)
+time_difference(a,b) = to_microseconds(_postgres.micros_of_time(a) - _postgres.micros_of_time(b))
+interval_of_time(t) = to_microseconds(_postgres.micros_of_time(t))
+time_of_interval(i) = TIME '00:00:00' + to_microseconds(((_postgres.micros_of(i) % 86400000000) + 86400000000) % 86400000000)
 booleq(a,b) = a = b
 boolne(a,b) = a <> b
 array_max(a) = list_max(a)
@@ -75,8 +91,33 @@ def _read() -> dict[str, str]:
 MACROS: Final = _read()
 
 _INNER: Final = frozenset(
-    "half_steps whole_steps byte_at with_byte bytea_of hex_of bit_count_of_bytes type_called array_text text_of cast_text float_text "
-    "decimal_text".split()
+    [
+        "half_steps",
+        "whole_steps",
+        "byte_at",
+        "with_byte",
+        "bytea_of",
+        "hex_of",
+        "bit_count_of_bytes",
+        "type_called",
+        "array_text",
+        "text_of",
+        "cast_text",
+        "float_text",
+        "decimal_text",
+        "reversed_bytes",
+        "any_true",
+        "all_true",
+        "months_of",
+        "micros_of",
+        "interval_parts",
+        "interval_times",
+        "interval_over",
+        "micros_of_time",
+        "time_difference",
+        "interval_of_time",
+        "time_of_interval",
+    ]
 )
 """Those that are no functions of PostgreSQL."""
 
@@ -103,13 +144,43 @@ def rewritten(node: Node) -> Node:
 
 
 def _function(name: str, arguments: list[Node]) -> Node | None:
-    if name in MACROS and name not in _INNER:
-        return called(name, *arguments)
+    if name == "bit_length" and len(arguments) == 1:
+        return exp.Mul(this=exp.Literal.number(8), expression=called("octet_length", arguments[0]))
+    if name == "convert_from" and arguments and _is_literal(arguments[0]):
+        return called(name, bytes_literal(arguments[0].name), *arguments[1:])
+    if name == "regexp_match":
+        return _regexp_match(*arguments)
     if name == "bit_count" and len(arguments) == 1 and is_bytes(arguments[0]):
         return called("bit_count_of_bytes", arguments[0])
     if name in ("encode", "decode") and len(arguments) == 2:
         return coded(name, *arguments)
-    return None
+    return called(name, *arguments) if name in MACROS and name not in _INNER else None
+
+
+def _is_literal(node: Node) -> bool:
+    return isinstance(node, exp.Literal) and bool(node.is_string)
+
+
+def _regexp_match(text: Node, pattern: Node, flags: Node | None = None) -> Node | None:
+    """What the groups of a literal pattern match, or what all of it does."""
+    if isinstance(pattern, exp.Null) or isinstance(flags, exp.Null):
+        return exp.Cast(this=exp.Null(), to=exp.DataType.build("TEXT[]", dialect="postgres"))
+    if not _is_literal(pattern) or (flags is not None and not _is_literal(flags)):
+        return None
+    try:
+        groups = re.compile(pattern.name).groups
+    except re.error:
+        return None
+    case = [sign for sign in (flags.name if flags is not None else "") if sign in "ic"]
+    options = [exp.Literal.string("i" if case and case[-1] == "i" else "c")]
+    found = [
+        exp.Anonymous(
+            this="regexp_extract", expressions=[text.copy(), pattern.copy(), exp.Literal.number(group), *options]
+        )
+        for group in (range(1, groups + 1) if groups else (0,))
+    ]
+    matches = exp.Anonymous(this="regexp_matches", expressions=[text.copy(), pattern.copy(), *options])
+    return exp.Case(ifs=[exp.If(this=matches, true=exp.Array(expressions=found))])
 
 
 def coded(name: str, value: Node, form: Node) -> Node | None:
@@ -118,11 +189,16 @@ def coded(name: str, value: Node, form: Node) -> Node | None:
     text = isinstance(value, exp.Literal) and value.is_string
     if name == "encode":
         given = bytes_literal(value.name) if text else value
+        if said == "escape" and (text or is_bytes(value)):
+            data = _bytes_of(given)
+            return None if data is None else exp.Literal.string(_escaped(data))
         if said == "hex":
             return exp.Lower(this=exp.Anonymous(this="hex", expressions=[given]))
         return exp.Anonymous(this="to_base64", expressions=[given]) if said == "base64" else None
     if said == "hex":
         return exp.Anonymous(this="unhex", expressions=[value.copy()])
+    if said == "escape" and text:
+        return _unescaped(value.name)
     return exp.Anonymous(this="from_base64", expressions=[value.copy()]) if said == "base64" else None
 
 
@@ -141,6 +217,26 @@ def bytes_literal(text: str) -> Node:
         if re.fullmatch(r"([0-9a-fA-F]{2})*", digits):
             return _blob(bytes.fromhex(digits))
         return called("bytea_of", exp.Literal.string(text))
+    return _unescaped(text)
+
+
+def _bytes_of(node: Node) -> bytes | None:
+    """Of a literal as `bytes_literal` has written it."""
+    while isinstance(node, exp.Cast | exp.Paren):
+        node = node.this
+    if isinstance(node, exp.Anonymous) and node.name == "unhex" and _is_literal(node.expressions[0]):
+        return bytes.fromhex(node.expressions[0].name)
+    return None
+
+
+def _escaped(data: bytes) -> str:
+    """As encode(..., 'escape') does."""
+    return "".join(
+        "\\\\" if each == 0x5C else f"\\{each:03o}" if each == 0 or each >= 0x80 else chr(each) for each in data
+    )
+
+
+def _unescaped(text: str) -> Node:
     raw = text.encode()
     found = re.sub(rb"\\([0-3][0-7]{2}|\\)", lambda part: b"\\" if part[1] == b"\\" else bytes([int(part[1], 8)]), raw)
     return _blob(found)
@@ -169,6 +265,12 @@ def _cast(node: Node) -> Node:
         return called("cast_text", value)
     if kind.this == exp.DType.BOOLEAN:
         return _boolean(node, value)
+    if kind.this == exp.DType.INTERVAL:
+        if _is_literal(value):
+            return _interval(value.name, "") or node
+        return called("interval_of_time", value) if _is_of(value, exp.DType.TIME) else node
+    if kind.this == exp.DType.TIME and _is_interval(value):
+        return called("time_of_interval", value)
     if kind.this == exp.DType.TIMESTAMPTZ and isinstance(value, exp.Literal) and value.is_string:
         spelled = re.sub(r"\s+([+-]\d\d(:?\d\d)?)$", r"\1", value.name)
         return node if spelled == value.name else exp.Cast(this=exp.Literal.string(spelled), to=kind.copy())
@@ -216,7 +318,10 @@ def _array_literal(node: Node, text: str) -> Node:
     found = _elements(text.strip())
     if found is None:
         return node
-    return exp.Cast(this=found, to=node.args["to"].copy())
+    wanted, deep = node.args["to"].copy(), dimensions(found)
+    for _ in range(deep - dimensions(exp.Cast(this=found, to=wanted))):
+        wanted = exp.DataType(this=exp.DType.ARRAY, expressions=[wanted], nested=True)
+    return exp.Cast(this=found, to=wanted)
 
 
 def _elements(text: str) -> Node | None:
@@ -276,10 +381,134 @@ def _elements(text: str) -> Node | None:
     return found if at == len(text) else None
 
 
+def _with_each(node: Node) -> Node | None:
+    """A comparison with ANY or ALL of an array, of which an element may be NULL."""
+    other = node.expression
+    if not isinstance(other, exp.Any | exp.All) or other.find(exp.Query) is not None:
+        return None
+    values = other.this.unnest()
+    compared = node.copy()
+    compared.set("expression", exp.column("_each"))
+    test = exp.Lambda(this=compared, expressions=[exp.to_identifier("_each")])
+    found = exp.Anonymous(this="list_transform", expressions=[values.copy(), test])
+    return called("any_true" if isinstance(other, exp.Any) else "all_true", found)
+
+
+def _is_of(node: Node, kind: object) -> bool:
+    node = node.unnest()
+    return isinstance(node, exp.Cast) and node.args["to"].this == kind
+
+
+def _is_interval(node: Node) -> bool:
+    """Whether a node is known to be an INTERVAL."""
+    node = node.unnest()
+    if isinstance(node, exp.Dot):
+        return node.expression.name in ("interval_times", "interval_over", "time_difference", "interval_of_time")
+    return isinstance(node, exp.Interval) or _is_of(node, exp.DType.INTERVAL)
+
+
+def _scaled(node: Node) -> Node | None:
+    """An interval times or over a number, which need not be a whole one."""
+    if _is_interval(node.this):
+        name = "interval_times" if isinstance(node, exp.Mul) else "interval_over"
+        return called(name, node.this, node.expression)
+    if isinstance(node, exp.Mul) and _is_interval(node.expression):
+        return called("interval_times", node.expression, node.this)
+    return None
+
+
+def _time_difference(node: Node) -> Node | None:
+    both = _is_of(node.this, exp.DType.TIME) and _is_of(node.expression, exp.DType.TIME)
+    return called("time_difference", node.this, node.expression) if both else None
+
+
+def _rounded(node: Node) -> Node | None:
+    """To the even one of two that are as near, of a DOUBLE."""
+    if node.args.get("decimals") is not None or not _is_of(node.this, exp.DType.DOUBLE):
+        return None
+    return exp.Anonymous(this="round_even", expressions=[node.this.copy(), exp.Literal.number(0)])
+
+
+def _interval_literal(node: Node) -> Node | None:
+    if not _is_literal(node.this):
+        return None
+    unit = node.args.get("unit")
+    if unit is not None and not isinstance(unit, exp.Var):
+        return None
+    return _interval(node.this.name, unit.name if unit is not None else "")
+
+
+def _interval(text: str, unit: str) -> Node | None:
+    """A literal by PostgreSQL's words, in DuckDB's; None for what is read by neither."""
+    parts = interval_parts(f"{text} {unit}" if unit and re.fullmatch(r"\s*[+-]?[\d.]+\s*", text) else text)
+    if parts is None:
+        return None
+    months, days, micros = parts
+    spelled = exp.Literal.string(f"{months} months {days} days {micros} microseconds")
+    return exp.Cast(this=spelled, to=exp.DataType.build("INTERVAL", dialect="duckdb"))
+
+
+_UNITS: Final = {
+    **dict.fromkeys(["microsecond", "microseconds", "us", "usec", "usecs"], (0, 0, 1)),
+    **dict.fromkeys(["millisecond", "milliseconds", "ms", "msec", "msecs"], (0, 0, 1000)),
+    **dict.fromkeys(["second", "seconds", "s", "sec", "secs"], (0, 0, 1_000_000)),
+    **dict.fromkeys(["minute", "minutes", "m", "min", "mins"], (0, 0, 60_000_000)),
+    **dict.fromkeys(["hour", "hours", "h", "hr", "hrs"], (0, 0, 3_600_000_000)),
+    **dict.fromkeys(["day", "days", "d"], (0, 1, 0)),
+    **dict.fromkeys(["week", "weeks", "w"], (0, 7, 0)),
+    **dict.fromkeys(["month", "months", "mon", "mons"], (1, 0, 0)),
+    **dict.fromkeys(["year", "years", "y", "yr", "yrs"], (12, 0, 0)),
+    **dict.fromkeys(["decade", "decades"], (120, 0, 0)),
+    **dict.fromkeys(["century", "centuries"], (1200, 0, 0)),
+}
+"""Months, days and microseconds of each."""
+
+_DAY_US: Final = 86_400_000_000
+
+
+def interval_parts(text: str) -> tuple[int, int, int] | None:
+    """Months, days and microseconds of an interval as PostgreSQL reads it; None for what is none."""
+    rest, backwards = re.subn(r"\bago\s*$", "", text.strip().lower())
+    months = days = micros = Decimal(0)
+    tokens = re.findall(r"[+-]?\d+:\d+(?::\d+(?:\.\d+)?)?|[+-]?(?:\d+\.?\d*|\.\d+)|[a-z]+|\S", rest)
+    if not tokens:
+        return None
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        at += 1
+        if ":" in token:
+            sign = -1 if token.startswith("-") else 1
+            hours, minutes, *seconds = token.lstrip("+-").split(":")
+            whole = Decimal(hours) * 3600 + Decimal(minutes) * 60 + Decimal(seconds[0] if seconds else 0)
+            micros += sign * whole * 1_000_000
+            continue
+        if re.fullmatch(r"[+-]?[\d.]+", token) is None:
+            return None
+        number, word = Decimal(token), "second"
+        if at < len(tokens) and tokens[at].isalpha():
+            word = tokens[at]
+            at += 1
+        elif at < len(tokens) and ":" in tokens[at]:
+            word = "day"
+        if word not in _UNITS:
+            return None
+        of_months, of_days, of_micros = _UNITS[word]
+        exact = number * of_months
+        months += int(exact)
+        exact_days = number * of_days + (exact - int(exact)) * 30
+        days += int(exact_days)
+        micros += (exact_days - int(exact_days)) * _DAY_US + number * of_micros
+    sign = -1 if backwards else 1
+    return sign * int(months), sign * int(days), sign * round(micros)
+
+
 def _like(node: Node) -> Node | None:
     """A backslash in a pattern takes the next sign as it is, where no ESCAPE says otherwise."""
     if isinstance(node.parent, exp.Escape):
         return None
+    if isinstance(node.expression, exp.Any | exp.All):
+        return _with_each(node)
     pattern = node.expression
     if isinstance(pattern, exp.Any | exp.All) or (isinstance(pattern, exp.Literal) and "\\" not in pattern.name):
         return None
@@ -396,6 +625,17 @@ _RULES: Final[dict[str, Callable[[Node], Node | None]]] = {
     "Like": _like,
     "ILike": _like,
     "DPipe": _joined,
+    "ByteLength": lambda node: called("octet_length", node.this),
+    "BitLength": lambda node: exp.Mul(this=exp.Literal.number(8), expression=called("octet_length", node.this)),
+    "Length": lambda node: called("octet_length", node.this) if is_bytes(node.this) else None,
+    "Reverse": lambda node: called("reversed_bytes", node.this) if is_bytes(node.this) else None,
+    "Coth": lambda node: called("coth", node.this),
+    "Interval": lambda node: _interval_literal(node),
+    "Mul": lambda node: _scaled(node),
+    "Div": lambda node: _scaled(node),
+    "Sub": lambda node: _time_difference(node),
+    "Round": lambda node: _rounded(node),
+    **dict.fromkeys(("EQ", "NEQ", "GT", "GTE", "LT", "LTE"), lambda node: _with_each(node)),
     "Concat": lambda node: _joined_texts(node),
     "ConcatWs": lambda node: _joined_texts(node),
     "Bracket": lambda node: _element(node),

@@ -252,7 +252,10 @@ def _date(_: pa.DataType) -> Convert:
     def convert(value: Any) -> date:
         if not isinstance(value, str) or not _DAY.fullmatch(value):
             raise _OtherForm
-        return _parsed(date.fromisoformat, value)
+        try:
+            return date.fromisoformat(value)
+        except ValueError as error:
+            raise _OtherForm from error
 
     return convert
 
@@ -265,16 +268,12 @@ def _timestamp(kind: pa.DataType) -> Convert:
             raise _OtherForm
         if not _TIME.fullmatch(value.removesuffix("Z")):
             raise _OtherForm
-        return _parsed(datetime.fromisoformat, value)
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError as error:
+            raise _OtherForm from error
 
     return convert
-
-
-def _parsed(parse: Callable[[str], Any], value: str) -> Any:
-    try:
-        return parse(value)
-    except ValueError as error:
-        raise _OtherForm from error
 
 
 def _binary(_: pa.DataType) -> Convert:
