@@ -23,6 +23,7 @@ from magnetar.pipeline.serving.session_writes import SessionWrites
 from magnetar.pipeline.serving.shows import described, shown
 from magnetar.pipeline.serving.sql import commands
 from magnetar.pipeline.serving.sql.commands import Command
+from magnetar.pipeline.serving.sql.table_as import TableAs, table_as
 from magnetar.pipeline.serving.sql.translate import Context, Query, QueryError, statements
 from magnetar.pipeline.serving.sql.writes import Write
 from magnetar.pipeline.serving.subscription import Feed, SubscriptionRows
@@ -490,7 +491,21 @@ class Session:
                 f"{text.split()[0].upper()} cannot run inside a transaction block",
                 "it is done by an epoch of the pipeline, which no ROLLBACK takes back; use autocommit",
             )
-        return await self._definitions.change(text, lambda: self._cancelled, self._limit_s)
+        made = table_as(text)
+        if made is None:
+            return await self._definitions.change(text, lambda: self._cancelled, self._limit_s)
+        return await self._define_as(made)
+
+    async def _define_as(self, made: TableAs) -> str:
+        """CREATE TABLE ... AS: the table, then the rows that the query has now. Raises QueryError."""
+        query = await self._in_thread(lambda: self.engine.translate(made.query, self._context()))
+        columns = await self._in_thread(lambda: self.engine.describe(query, self.engine.snapshot(query.epoch)))
+        number = self.engine.snapshot().manifest.number
+        tag = await self._definitions.change(made.definition(columns), lambda: self._cancelled, self._limit_s)
+        if self.engine.snapshot().manifest.number == number:
+            return tag  # it was there already
+        portal = Portal(await self._prepare(made.insertion(), ()), {}, ())
+        return (await self._written(portal)).replace("INSERT 0", "SELECT")
 
     async def _to_the_end(self, work: Callable[[], None]) -> None:
         """What is not cancelled, since the client is to know that it is done. Raises QueryError."""

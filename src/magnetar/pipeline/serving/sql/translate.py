@@ -333,7 +333,7 @@ class _Translation:
     def _check_functions(self, tree: Node) -> None:
         for table in tree.find_all(exp.Table):
             function = table.this
-            if isinstance(function, exp.Identifier):
+            if isinstance(function, exp.Identifier | exp.Values):
                 continue
             name = (function.name if isinstance(function, exp.Anonymous) else function.sql_name()).lower()
             if name in TABLE_FUNCTIONS:

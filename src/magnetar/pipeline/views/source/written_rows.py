@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from magnetar.pipeline.connect.options import ReadOptions
 
 Convert = Callable[[Any], Any]
-"""A value of JSON as Arrow takes it. Raises _OtherForm."""
+"""A value of JSON as Arrow takes it. Raises OtherForm."""
 
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
@@ -39,7 +39,7 @@ _INTEGER: Final = re.compile(r"-?(0|[1-9]\d{0,18})")
 _NOT_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-class _OtherForm(Exception):
+class OtherForm(Exception):
     """A message that this server has not written."""
 
 
@@ -75,14 +75,14 @@ def read_written(
             keys += batch.column("__key").to_pylist()
     try:
         return table_of(source, feed.schema, values, keys)
-    except _OtherForm:
+    except OtherForm:
         return None
 
 
 def table_of(
     source: CreateSource, schema: pa.Schema, values: Sequence[bytes | None], keys: Sequence[str | None]
 ) -> pa.Table:
-    """Of messages in their order. Raises _OtherForm."""
+    """Of messages in their order. Raises OtherForm."""
     converts = {field.name: _converter(field.type) for field in schema}
     named = {field.name.lower(): field.name for field in schema}
     primary = [named[name.lower()] for name in source.primary_key]
@@ -98,16 +98,16 @@ def table_of(
             row = _key_values(primary, schema, key)
             changes.append(DELETE)
         if not row.keys() <= converts.keys():
-            raise _OtherForm
+            raise OtherForm
         for name, convert in converts.items():
             found = row.get(name)
             columns[name].append(None if found is None else convert(found))
         if any(columns[name][-1] is None for name in primary):
-            raise _OtherForm  # Spark says what becomes of it
+            raise OtherForm  # Spark says what becomes of it
     try:
         arrays = [pa.array(columns[field.name], field.type) for field in schema]
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise _OtherForm from error
+        raise OtherForm from error
     return pa.Table.from_arrays(
         [pa.array(changes, pa.int8()), pa.array(range(len(changes)), pa.int64()), *arrays],
         names=[CHANGE, ROW_ID, *schema.names],
@@ -118,27 +118,27 @@ def _object(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_float=Decimal, parse_constant=_refused, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise _OtherForm from error
+        raise OtherForm from error
     if not isinstance(found, dict):
-        raise _OtherForm
+        raise OtherForm
     return found
 
 
 def _refused(_: str) -> Any:
-    raise _OtherForm
+    raise OtherForm
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise _OtherForm
+        raise OtherForm
     return found
 
 
 def _key_values(primary: Sequence[str], schema: pa.Schema, key: str | None) -> dict[str, Any]:
     """Of a message that deletes: its key is the text of one column, or an object of several."""
     if key is None:
-        raise _OtherForm
+        raise OtherForm
     if len(primary) > 1:
         return _object(key.encode())
     kind = schema.field(primary[0]).type
@@ -146,7 +146,7 @@ def _key_values(primary: Sequence[str], schema: pa.Schema, key: str | None) -> d
         return {primary[0]: key}
     if pa.types.is_integer(kind) and _INTEGER.fullmatch(key):
         return {primary[0]: int(key)}
-    raise _OtherForm
+    raise OtherForm
 
 
 # ---- Values
@@ -173,7 +173,7 @@ def _converter(kind: pa.DataType) -> Convert:
 def _list_of(convert: Convert) -> Convert:
     def elements(value: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise _OtherForm
+            raise OtherForm
         return [None if each is None else convert(each) for each in value]
 
     return elements
@@ -182,7 +182,7 @@ def _list_of(convert: Convert) -> Convert:
 def _struct_of(converts: dict[str, Convert]) -> Convert:
     def fields(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict) or not value.keys() <= converts.keys():
-            raise _OtherForm
+            raise OtherForm
         return {name: None if value.get(name) is None else convert(value[name]) for name, convert in converts.items()}
 
     return fields
@@ -201,7 +201,7 @@ def _integer(kind: pa.DataType) -> Convert:
 
     def convert(value: Any) -> int:
         if type(value) is not int or not -most <= value < most:
-            raise _OtherForm
+            raise OtherForm
         return value
 
     return convert
@@ -213,16 +213,16 @@ def _float(kind: pa.DataType) -> Convert:
     def convert(value: Any) -> float:
         if isinstance(value, str):
             if value not in _NOT_NUMBERS:
-                raise _OtherForm
+                raise OtherForm
             return _NOT_NUMBERS[value]
         if type(value) is not int and not isinstance(value, Decimal):
-            raise _OtherForm
+            raise OtherForm
         try:
             found = float(value)
         except OverflowError as error:
-            raise _OtherForm from error
+            raise OtherForm from error
         if not np.isfinite(found) or (narrow and float(np.float32(found)) != found):
-            raise _OtherForm
+            raise OtherForm
         return found
 
     return convert
@@ -233,16 +233,16 @@ def _decimal(kind: pa.DataType) -> Convert:
 
     def convert(value: Any) -> Decimal:
         if type(value) is not int and not isinstance(value, Decimal):
-            raise _OtherForm
+            raise OtherForm
         number = Decimal(value)
         if abs(number) >= most:
-            raise _OtherForm
+            raise OtherForm
         try:
             found = number.quantize(unit)
         except InvalidOperation as error:
-            raise _OtherForm from error
+            raise OtherForm from error
         if found != number:
-            raise _OtherForm
+            raise OtherForm
         return found
 
     return convert
@@ -251,11 +251,11 @@ def _decimal(kind: pa.DataType) -> Convert:
 def _date(_: pa.DataType) -> Convert:
     def convert(value: Any) -> date:
         if not isinstance(value, str) or not _DAY.fullmatch(value):
-            raise _OtherForm
+            raise OtherForm
         try:
             return date.fromisoformat(value)
         except ValueError as error:
-            raise _OtherForm from error
+            raise OtherForm from error
 
     return convert
 
@@ -265,13 +265,13 @@ def _timestamp(kind: pa.DataType) -> Convert:
 
     def convert(value: Any) -> datetime:
         if not isinstance(value, str) or value.endswith("Z") != zoned:
-            raise _OtherForm
+            raise OtherForm
         if not _TIME.fullmatch(value.removesuffix("Z")):
-            raise _OtherForm
+            raise OtherForm
         try:
             return datetime.fromisoformat(value)
         except ValueError as error:
-            raise _OtherForm from error
+            raise OtherForm from error
 
     return convert
 
@@ -281,14 +281,14 @@ def _binary(_: pa.DataType) -> Convert:
         try:
             return base64.b64decode(_of(str, value), validate=True)
         except binascii.Error as error:
-            raise _OtherForm from error
+            raise OtherForm from error
 
     return convert
 
 
 def _of(kind: type, value: Any) -> Any:
     if type(value) is not kind:
-        raise _OtherForm
+        raise OtherForm
     return value
 
 
