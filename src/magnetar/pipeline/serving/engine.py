@@ -24,7 +24,7 @@ import pyarrow as pa
 from magnetar.pipeline.errors import CatalogError, DamagedStateError, PipelineError, SqlError, UnknownEpochError
 from magnetar.pipeline.serving.reader import Snapshot, Views, ViewTooLargeError
 from magnetar.pipeline.serving.sql.catalog_rows import IndexEntry, ViewEntry, base_statements, catalog_tables
-from magnetar.pipeline.serving.sql.postgres_functions import macro_statements
+from magnetar.pipeline.serving.sql.postgres_macros import macro_statements
 from magnetar.pipeline.serving.sql.system_catalog import SCHEMA
 from magnetar.pipeline.serving.sql.translate import Context, PlainView, Query, QueryError, Relation, Slot, translate
 from magnetar.pipeline.serving.wire.types import BY_NAME, PgType, of_duckdb

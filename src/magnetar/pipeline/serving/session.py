@@ -492,20 +492,18 @@ class Session:
                 "it is done by an epoch of the pipeline, which no ROLLBACK takes back; use autocommit",
             )
         made = table_as(text)
-        if made is None:
-            return await self._definitions.change(text, lambda: self._cancelled, self._limit_s)
-        return await self._define_as(made)
+        change = self._definitions.change
+        return await (self._define_as(made) if made else change(text, lambda: self._cancelled, self._limit_s))
 
     async def _define_as(self, made: TableAs) -> str:
         """CREATE TABLE ... AS: the table, then the rows that the query has now. Raises QueryError."""
-        query = await self._in_thread(lambda: self.engine.translate(made.query, self._context()))
-        columns = await self._in_thread(lambda: self.engine.describe(query, self.engine.snapshot(query.epoch)))
+        columns = await self._columns_of(await self._prepare(made.query, ())) or ()
         number = self.engine.snapshot().manifest.number
         tag = await self._definitions.change(made.definition(columns), lambda: self._cancelled, self._limit_s)
-        if self.engine.snapshot().manifest.number == number:
-            return tag  # it was there already
-        portal = Portal(await self._prepare(made.insertion(), ()), {}, ())
-        return (await self._written(portal)).replace("INSERT 0", "SELECT")
+        if self.engine.snapshot().manifest.number == number:  # it was there already
+            return tag
+        tag = await self._written(Portal(await self._prepare(made.insertion(), ()), {}, ()))
+        return tag.replace("INSERT 0", "SELECT")
 
     async def _to_the_end(self, work: Callable[[], None]) -> None:
         """What is not cancelled, since the client is to know that it is done. Raises QueryError."""

@@ -314,10 +314,8 @@ class _Translation:
         context = self._context
         for node in reversed(list(tree.walk(bfs=False))):
             changed = catalog_functions.rewritten(node, context.user, context.database, context.settings)
-            if changed is node:
-                changed = same_in_duckdb(node)
-            if changed is node:
-                changed = postgres_functions.rewritten(node)
+            for rewritten in (same_in_duckdb, postgres_functions.rewritten):
+                changed = rewritten(node) if changed is node else changed
             if changed is node:
                 reason = refusal(node)
                 if reason is not None:
