@@ -231,7 +231,10 @@ BOOKIE_READ_BYTES_UNDER_WAY_MAX = 16 * 1024 * 1024
 
 BOOKIE_KEYLESS_LEDGERS_MAX = 250_000
 """Ledgers that a bookie remembers a fence of and holds no entry of (some 400 bytes each): a fence of one more is refused with
-ETOOMANYREQUESTS. Garbage collection forgets those that the metadata does not know."""
+ETOOMANYREQUESTS. Garbage collection forgets those that the metadata does not know, but for BOOKIE_FENCES_KEPT_MAX."""
+
+BOOKIE_FENCES_KEPT_MAX = 10_000
+"""Of the fences of deleted ledgers that never had an entry on a bookie, those that garbage collection keeps, for as long as tombstones."""
 
 BOOKIE_CLIENT_REQUESTS_MAX = 50_000
 """Requests to one bookie that are not answered: further ones fail at once with TOO_MANY_REQUESTS."""

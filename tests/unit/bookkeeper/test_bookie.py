@@ -14,7 +14,7 @@ import pytest
 
 from magnetar.base.errors import ConfigError, StartupError
 from magnetar.base.executor import InlineExecutor
-from magnetar.bookkeeper.bookie import add_path
+from magnetar.bookkeeper.bookie import add_path, garbage_collector
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.ledger_state import FENCED_KEYS_MAX
@@ -189,6 +189,7 @@ async def _only_the_owner_is_heard(bookie: Bookie, stranger: bytes, fenced: bool
 
 async def test_fences_of_unknown_ledgers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(add_path, "BOOKIE_KEYLESS_LEDGERS_MAX", 3)
+    monkeypatch.setattr(garbage_collector, "BOOKIE_FENCES_KEPT_MAX", 1)
     async with open_bookie(tmp_path, list_ledgers=_listed(2)) as bookie:
         for ledger_id in (1, 2, 3):
             assert await fence(bookie, ledger_id) == ReturnCode.NO_ENTRY
@@ -203,6 +204,8 @@ async def test_fences_of_unknown_ledgers_are_bounded(tmp_path: Path, monkeypatch
         assert bookie.statistics().tombstones == 1, "of ledger 5; fences of names that never were leave none"
         assert await fence(bookie, 4) == ReturnCode.NO_ENTRY
         assert await add(bookie, 2, 0) == ReturnCode.FENCED, "the metadata knows this one"
+        assert await add(bookie, 3, 0) == ReturnCode.FENCED, "the newest of the others"
+        assert await add(bookie, 1, 0) == ReturnCode.OK, "forgotten"
 
 
 async def test_an_explicit_lac_does_not_fix_a_key(tmp_path: Path) -> None:

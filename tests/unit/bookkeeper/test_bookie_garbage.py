@@ -13,7 +13,7 @@ from magnetar.base.errors import MetadataError
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.storage.disk import DiskSpace, OsDisk
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, ReturnCode
-from magnetar.bookkeeper.entry_format import pack_lac
+from magnetar.bookkeeper.entry_format import master_key, pack_lac
 from tests.unit.bookkeeper.bookie_helpers import (
     DIGEST,
     KEY,
@@ -116,6 +116,26 @@ async def test_late_writes_do_not_bring_a_ledger_back(tmp_path: Path) -> None:
             await bookie.checkpoint()
     async with open_bookie(tmp_path) as bookie:
         assert await add(bookie, 1, 1) == ReturnCode.FENCED
+
+
+async def test_a_deleted_ledger_without_entries_stays_fenced(tmp_path: Path) -> None:
+    """A writer that stood still while its ledger was recovered, found empty and deleted must not write into it: nobody would read that."""
+    clock, metadata = ManualClock(), Metadata()
+    stranger = master_key(b"stranger")
+    async with open_bookie(tmp_path, clock=clock, list_ledgers=metadata.list, tombstone_retention_s=100.0) as bookie:
+        for ledger_id in (1, 2):
+            assert await fence(bookie, ledger_id) == ReturnCode.NO_ENTRY
+        for _ in range(3):
+            clock.seconds += 30
+            await bookie.collect_garbage()
+        assert await add(bookie, 1, 0) == ReturnCode.FENCED
+        assert await add(bookie, 1, 0, key=stranger) == ReturnCode.OK, "the fence was not under this key"
+    async with open_bookie(tmp_path, clock=clock, list_ledgers=metadata.list, tombstone_retention_s=100.0) as bookie:
+        await bookie.collect_garbage()
+        assert await add(bookie, 2, 0) == ReturnCode.FENCED
+        clock.seconds += 101
+        await bookie.collect_garbage()
+        assert await add(bookie, 2, 0) == ReturnCode.OK, "its time is over"
 
 
 async def test_tombstones_go_after_their_time(tmp_path: Path) -> None:

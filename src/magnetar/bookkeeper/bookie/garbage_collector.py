@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from magnetar.base.clock import Clock
 from magnetar.base.errors import CorruptionError, MagnetarError
 from magnetar.base.executor import Executor
+from magnetar.base.limits import BOOKIE_FENCES_KEPT_MAX
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.disk_monitor import DiskPressure
 from magnetar.bookkeeper.bookie.ledger_state import LedgerState
@@ -35,7 +36,7 @@ _LEDGERS_PER_STEP: Final = 64
 
 _AT_ONCE_MS: Final = 0
 """Time of a tombstone that the next round removes: the ledger exists, and this bookie may be asked to store it again, or it never had
-an entry here, only a fence, and a tombstone for each such name would let anybody fill the memory."""
+an entry here, only fences. A tombstone would keep everybody out of that id, whoever has fenced it."""
 
 
 class LedgerHomes(Protocol):
@@ -88,6 +89,8 @@ class GarbageCollector:
         self._homes_at_s = clock.monotonic_s() + config.gc_overreplicated_interval_s
         self._minor_at_s = clock.monotonic_s() + config.minor_compaction_interval_s
         self._major_at_s = clock.monotonic_s() + config.major_compaction_interval_s
+        self._missing_ms: dict[int, int] = {}
+        """Ledgers without an entry here that the metadata does not know: since when."""
         self.paused = asyncio.Lock()
         """Whoever holds it keeps everything that is there: a round waits."""
         self.ledgers_deleted_total = 0
@@ -128,7 +131,8 @@ class GarbageCollector:
         if not local:
             return
         listed = frozenset(await list_ledgers())
-        doomed = [ledger_id for ledger_id in local if ledger_id not in listed]
+        kept = self._fences_kept([each for each in local if each not in listed and self._ledgers[each].keyless])
+        doomed = [ledger_id for ledger_id in local if ledger_id not in listed and ledger_id not in kept]
         if self._ledger_exists is not None:
             doomed = [ledger_id for ledger_id in doomed if not await self._ledger_exists(ledger_id)]
         for start in range(0, len(doomed), _LEDGERS_PER_STEP):
@@ -141,6 +145,16 @@ class GarbageCollector:
                     tombstones.append((ledger_id, state.pack()))
                 await self._executor.run(self._delete_from_index, tombstones)
                 self.ledgers_deleted_total += len(tombstones)
+
+    def _fences_kept(self, missing: list[int]) -> frozenset[int]:
+        """The ledgers of which the fences stay, though they are deleted: a writer that stood still since before it was replaced may still
+        show one of these keys, and nothing else keeps it from writing into a ledger that nobody is going to read. They stay for as
+        long as tombstones. Anybody may fence any id: of too many the newest stay."""
+        now_ms = self._clock.now_ms()
+        since_ms = self._missing_ms = {each: self._missing_ms.get(each, now_ms) for each in missing}
+        newest = sorted(missing, key=lambda each: (since_ms[each], each))[-BOOKIE_FENCES_KEPT_MAX:]
+        retention_ms = int(self._config.tombstone_retention_s * 1000)
+        return frozenset(each for each in newest if now_ms - since_ms[each] <= retention_ms)
 
     def _delete_from_index(self, tombstones: list[tuple[int, bytes]]) -> None:
         for ledger_id, tombstone in tombstones:
@@ -156,7 +170,10 @@ class GarbageCollector:
 
     async def _delete_overreplicated(self, homes: LedgerHomes) -> None:
         """What re-replication has given to other bookies. The metadata is read again inside the lock that replicators hold."""
-        for ledger_id in sorted(ledger_id for ledger_id, state in self._ledgers.items() if state.deleted_ms is None):
+        live = [
+            each for each, state in self._ledgers.items() if state.deleted_ms is None and each not in self._missing_ms
+        ]
+        for ledger_id in sorted(live):
             if not await homes.stored_elsewhere(ledger_id):
                 continue
             async with homes.lock(ledger_id) as locked:
