@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from magnetar.testing.sim.balance.run import run_balance_seed
+from magnetar.testing.sim.geo.run import run_geo_seed
 from magnetar.testing.sim.messaging.run import run_messaging_seed
 from magnetar.testing.sim.messaging.scenario import transaction_scenario
 from magnetar.testing.sim.report import Totals, seed_report, totals_report
@@ -30,6 +31,9 @@ from magnetar.testing.sim.scalable.run import run_scalable_seed
 )
 @click.option("--scalable", is_flag=True, help="Run a scalable topic whose segments are split and merged all the time.")
 @click.option("--balance", is_flag=True, help="As --brokers, with a load manager that moves and splits bundles.")
+@click.option(
+    "--geo", is_flag=True, help="Run several clusters that replicate a topic and its subscriptions to each other."
+)
 @click.option("--watch", is_flag=True, help="With --seed: print every event as it happens.")
 @click.option("--jobs", default=1, show_default=True, help="Processes to use.")
 @click.option("--keep-going", is_flag=True, help="Run all seeds, whatever fails.")
@@ -42,6 +46,7 @@ def main(
     transactions: bool,
     scalable: bool,
     balance: bool,
+    geo: bool,
     watch: bool,
     jobs: int,
     keep_going: bool,
@@ -50,7 +55,9 @@ def main(
     """Simulate clusters, one for each seed, and check what they promise. The exit code is 1 if a check failed."""
     logging.disable(logging.CRITICAL)
     if seed is not None:
-        if scalable:
+        if geo:
+            result = run_geo_seed(seed, watch=watch)
+        elif scalable:
             result = run_scalable_seed(seed, watch=watch)
         elif balance:
             result = run_balance_seed(seed, watch=watch)
@@ -61,6 +68,7 @@ def main(
         click.echo(seed_report(result))
         sys.exit(1 if result.failed else 0)
     chosen = (
+        ("--geo", geo),
         ("--scalable", scalable),
         ("--balance", balance),
         ("--transactions", transactions),
@@ -69,6 +77,7 @@ def main(
     option = next((name for name, is_chosen in chosen if is_chosen), "")
     totals = Totals("topics" if option else "ledgers", option)
     work = {
+        "--geo": run_geo_quietly,
         "--scalable": run_scalable_quietly,
         "--balance": run_balance_quietly,
         "--transactions": run_transactions_quietly,
@@ -127,6 +136,12 @@ def run_scalable_quietly(seed: str) -> Result:
     """The same for a seed with a scalable topic."""
     logging.disable(logging.CRITICAL)
     return run_scalable_seed(seed)
+
+
+def run_geo_quietly(seed: str) -> Result:
+    """The same for a seed with several clusters."""
+    logging.disable(logging.CRITICAL)
+    return run_geo_seed(seed)
 
 
 def run_balance_quietly(seed: str) -> Result:

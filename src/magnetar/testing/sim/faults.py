@@ -184,7 +184,7 @@ class Nemesis:
     def session_expiry(self) -> None:
         node = self._any()
         if node is not None:
-            self._world.metadata.expire(node.store.session_id)
+            node.metadata.expire(node.store.session_id)
 
     def slow_link(self) -> None:
         node = self._any()

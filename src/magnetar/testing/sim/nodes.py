@@ -31,7 +31,7 @@ from magnetar.testing.sim.disk import SimDisk
 from magnetar.testing.sim.executor import SimExecutor, wait
 from magnetar.testing.sim.index import SimIndex
 from magnetar.testing.sim.loop import Process
-from magnetar.testing.sim.metadata import SimMetadataStore
+from magnetar.testing.sim.metadata import MetadataService, SimMetadataStore
 from magnetar.testing.sim.network import SimNetwork
 from magnetar.testing.sim.taps import Gate, Tap
 from magnetar.testing.sim.world import Machine, World
@@ -89,6 +89,7 @@ class Node:
         self.starts = 0
         self.gone = False
         """It burned down: nothing starts it again."""
+        self.metadata: MetadataService = world.metadata
         self.store: SimMetadataStore
         self.session_timeout_s = 4.0
 
@@ -143,7 +144,7 @@ class Node:
 
     def _prepare(self, process: Process) -> None:
         self.network = SimNetwork(self.world.wires, process, self.name)
-        self.store = SimMetadataStore(self.world.metadata, process, self.name, self.session_timeout_s)
+        self.store = SimMetadataStore(self.metadata, process, self.name, self.session_timeout_s)
 
     async def _run(self, process: Process) -> None:
         raise NotImplementedError

@@ -52,6 +52,8 @@ class Wires:
         """Probability that arriving data is handed over in two pieces."""
         self.window_bytes = 64 * 1024
         """Bytes that a sender may have under way before its own buffer grows."""
+        self.distance_s: dict[tuple[str, str], float] = {}
+        """What the way between two machines adds to each delay."""
         self._slowness: dict[tuple[str, str], float] = {}
         """Factor on the delay from one machine to another."""
         self.boots: dict[str, int] = {}
@@ -126,6 +128,8 @@ class Wires:
     def delay(self, source: str, target: str) -> float:
         """Delay of the next segment."""
         delay_s = self.delay_s + self.rng.random() * self.jitter_s
+        if self.distance_s:
+            delay_s += self.distance_s.get((source, target), 0.0)
         if self.spike_probability and self.rng.random() < self.spike_probability:
             delay_s += self.spike_s * (0.5 + self.rng.random())
         return delay_s * self._slowness.get((source, target), 1.0)

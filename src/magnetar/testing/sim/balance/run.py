@@ -168,7 +168,7 @@ class BalanceRun(MessagingRun):
             broker.host = host
 
     def _watch_metadata(self) -> None:
-        trims = Trims(self.cluster, self.promises)
+        trims = Trims(self.cluster, self.promises, self.world.metadata)
 
         def changed(process: Process, operation: str, path: str) -> None:
             trims.changed(process, operation, path)

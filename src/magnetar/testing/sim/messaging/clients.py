@@ -96,6 +96,8 @@ class Reconnecting:
                     connection.on_command = self._command
                     self.connection = connection
                     await self._open(connection, broker)
+                    if self.stopped.is_set():
+                        connection.close()
                 except ClientError:
                     connection.close()
                     raise
@@ -288,6 +290,8 @@ class Consumer(Reconnecting):
         self.registered = False
         """It has subscribed at least once."""
         self._holder = Holder(self.name, "", lambda: False)
+        self.acknowledges: Callable[[str, list[Place], bool], None] = lambda consumer, places, cumulative: None
+        """Called before an acknowledgement goes: the present connection's name, places, and whether all before the last are meant."""
 
     async def _open(self, connection: Connection, broker: str) -> None:
         self._incarnation += 1
@@ -302,6 +306,8 @@ class Consumer(Reconnecting):
         request.subType = CommandSubscribe.SubType.Value(self.subscription.kind)
         request.consumer_id, request.consumer_name = 1, self.name
         request.initialPosition = CommandSubscribe.Earliest
+        if self.subscription.replicated:
+            request.replicate_subscription_state = True
         await connection.ask(command, request)
         self.registered = True
         self._taken = 0
@@ -369,6 +375,7 @@ class Consumer(Reconnecting):
         self._promises.let_go(self.subscription, places)
         if not command.ack.message_id:
             return
+        self.acknowledges(self._holder.consumer, places if cumulative else told, cumulative)
         if not receipt:
             connection.send(command)
             return

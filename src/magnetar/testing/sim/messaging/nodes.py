@@ -101,7 +101,7 @@ async def _serve(node: ClientNode) -> None:
     assert node.process is not None
     listener = node.network.bind(node.name, BROKER_PORT)
     http = node.network.bind(node.name, HTTP_PORT)
-    settings = BrokerSettings(port=BROKER_PORT, http_port=HTTP_PORT, cluster_name="sim", **node.settings)
+    settings = BrokerSettings(port=BROKER_PORT, http_port=HTTP_PORT, **{"cluster_name": "sim", **node.settings})
     config = BrokerConfig(settings=settings, advertised_address=node.name, port=BROKER_PORT, http_port=HTTP_PORT)
     await forget_former_broker(node.store, config)
     broker = Broker(

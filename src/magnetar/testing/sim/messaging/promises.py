@@ -79,6 +79,8 @@ class SubscriptionHistory:
     """Places whose acknowledgement has a receipt."""
     newest: dict[tuple[str, str], int] = field(default_factory=dict)
     """Highest number delivered so far, by key (empty where the whole subscription is ordered) and producer."""
+    replicated: bool = False
+    """Its consumers ask that it keeps its place in all clusters."""
     outstanding: dict[str, dict[Place, Holder]] = field(default_factory=dict)
     """By key, for Key_Shared: what consumers hold without having acknowledged it."""
 

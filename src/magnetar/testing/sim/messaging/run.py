@@ -34,7 +34,7 @@ from magnetar.testing.sim.messaging.promises import (
 )
 from magnetar.testing.sim.messaging.scenario import MessagingScenario, messaging_scenario
 from magnetar.testing.sim.messaging.transactions import WORK, TransactionHistory, TransactionWorker
-from magnetar.testing.sim.metadata import run_now
+from magnetar.testing.sim.metadata import MetadataService, run_now
 from magnetar.testing.sim.nodes import BookieNode, Node
 from magnetar.testing.sim.run import Result
 from magnetar.testing.sim.world import World, until
@@ -118,7 +118,7 @@ class MessagingRun:
         self.scenario = scenario
         self.history = History()
         self.promises = Promises(self.history, lambda: world.loop.now_s)
-        self.cluster = MessagingCluster(world, scenario.only_brokers)
+        self.cluster = self._make_cluster()
         self.stopping = False
         """No new messages."""
         self.draining = False
@@ -132,20 +132,28 @@ class MessagingRun:
         wires = world.wires
         wires.delay_s, wires.jitter_s = scenario.delay_s, scenario.jitter_s
         wires.spike_probability, wires.split_probability = scenario.spike_probability, scenario.split_probability
-        for number in range(1, scenario.bookies + 1):
-            bookie = BookieNode(world, f"bookie-{number}", **scenario.bookie)
+        self._make_servers()
+        for bookie in self.cluster.bookies:
             medium = bookie.machine.medium
             medium.fsync_s, medium.interleave = scenario.fsync_s, scenario.interleave
             medium.ordered_names = scenario.ordered_names
-            self.cluster.bookies.append(bookie)
-        self.cluster.brokers = [
-            BrokerNode(world, f"broker-{number}", **scenario.broker) for number in range(1, scenario.brokers + 1)
-        ]
         self._make_clients()
         skew = world.rng("skew")
         for node in self.cluster.nodes:
             node.session_timeout_s = scenario.session_timeout_s
             node.machine.clock.offset_ms = skew.randint(-scenario.skew_ms, scenario.skew_ms)
+
+    def _make_cluster(self) -> MessagingCluster:
+        return MessagingCluster(self.world, self.scenario.only_brokers)
+
+    def _make_servers(self) -> None:
+        world, scenario = self.world, self.scenario
+        self.cluster.bookies = [
+            BookieNode(world, f"bookie-{number}", **scenario.bookie) for number in range(1, scenario.bookies + 1)
+        ]
+        self.cluster.brokers = [
+            BrokerNode(world, f"broker-{number}", **scenario.broker) for number in range(1, scenario.brokers + 1)
+        ]
 
     def _make_clients(self) -> None:
         scenario, applications = self.scenario, self.cluster.applications
@@ -174,11 +182,15 @@ class MessagingRun:
     def broker_hosts(self) -> list[str]:
         return [broker.name for broker in self.cluster.brokers]
 
+    def _brokers_of(self, node: ApplicationNode) -> list[str]:
+        """The brokers that an application knows."""
+        return self.broker_hosts
+
     # ---- Its life
 
     async def main(self) -> None:
         """The whole life."""
-        await initialize_cluster(self.world.metadata.eyes, self.world.rng("cluster"))
+        await self._initialize()
         self._watch_metadata()
         for bookie in self.cluster.bookies:
             bookie.start()
@@ -189,7 +201,7 @@ class MessagingRun:
         await self._as_application("setup", self._create_subscriptions)
         for application in self.cluster.applications:
             application.start()
-        nemesis = Nemesis(self.cluster, self.scenario, self.history)
+        nemesis = self._make_nemesis()
         strikes = self.world.loop.spawn(self.world.loop.outside, nemesis.run(), "nemesis")
         await asyncio.sleep(self.scenario.duration_s)
         self.stopping = True
@@ -199,8 +211,14 @@ class MessagingRun:
         if self.scenario.keeper:
             await self._as_application("reader", self._read_everything)
 
+    async def _initialize(self) -> None:
+        await initialize_cluster(self.world.metadata.eyes, self.world.rng("cluster"))
+
+    def _make_nemesis(self) -> Nemesis:
+        return Nemesis(self.cluster, self.scenario, self.history)
+
     def _watch_metadata(self) -> None:
-        self.world.metadata.on_change = Trims(self.cluster, self.promises).changed
+        self.world.metadata.on_change = Trims(self.cluster, self.promises, self.world.metadata).changed
 
     async def _heal(self) -> None:
         self.world.note("world", "heals")
@@ -272,7 +290,9 @@ class MessagingRun:
     async def _produce(self, topic: TopicHistory, name: str, node: ApplicationNode) -> None:
         scenario = self.scenario
         rng = self._rng(node)
-        producer = Producer(node, self.broker_hosts, topic, rng, self.promises, name, lambda: self.next_number(name))
+        producer = Producer(
+            node, self._brokers_of(node), topic, rng, self.promises, name, lambda: self.next_number(name)
+        )
         self._sending[name] = producer
         async with asyncio.TaskGroup() as group:
             group.create_task(producer.run())
@@ -306,7 +326,7 @@ class MessagingRun:
         self, node: ApplicationNode, topic: TopicHistory, subscription: SubscriptionHistory, queue: int
     ) -> Consumer:
         return Consumer(
-            node, self.broker_hosts, topic, self._rng(node), self.promises, subscription, queue, self._by_index
+            node, self._brokers_of(node), topic, self._rng(node), self.promises, subscription, queue, self._by_index
         )
 
     def _rng(self, node: ApplicationNode) -> random.Random:
@@ -343,8 +363,9 @@ class Trims:
     Nothing that a client sees tells of it in time: a cursor that comes back behind its ledgers goes on at the first one that is left.
     """
 
-    def __init__(self, cluster: MessagingCluster, promises: Promises) -> None:
+    def __init__(self, cluster: MessagingCluster, promises: Promises, metadata: MetadataService) -> None:
         self._cluster = cluster
+        self._metadata = metadata
         self._promises = promises
         self._entries: dict[str, dict[int, int]] = {}
         """Entries by ledger id, by path of the topic's list."""
@@ -352,7 +373,7 @@ class Trims:
     def changed(self, process: Process, operation: str, path: str) -> None:
         if operation != "put" or not _TOPIC_PATH.fullmatch(path):
             return
-        node = run_now(self._cluster.world.metadata.eyes.get(path))
+        node = run_now(self._metadata.eyes.get(path))
         assert node is not None
         info = ManagedLedgerInfo.FromString(node.value)
         entries = {ledger.ledgerId: ledger.entries for ledger in info.ledgerInfo}

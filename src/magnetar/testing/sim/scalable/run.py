@@ -66,7 +66,7 @@ class ScalableRun(MessagingRun):
         return self.plan.keeper or not subscription.startswith(CHECKPOINT)
 
     def _watch_metadata(self) -> None:
-        trims = Trims(self.cluster, self.promises)
+        trims = Trims(self.cluster, self.promises, self.world.metadata)
 
         def changed(process: Process, operation: str, path: str) -> None:
             trims.changed(process, operation, path)
