@@ -31,7 +31,9 @@ from magnetar.testing.sim.messaging.promises import (
 from magnetar.testing.sim.messaging.run import run_messaging_seed
 from magnetar.testing.sim.metadata import SimMetadataStore
 from magnetar.testing.sim.report import seed_report
+from magnetar.testing.sim.scalable.mutations import BROKER
 from magnetar.testing.sim.scalable.run import run_scalable_seed
+from magnetar.testing.sim.scalable.scenario import ScalableScenario
 from magnetar.testing.sim.world import World, until
 
 
@@ -168,3 +170,42 @@ def test_what_waits_for_a_consumer_that_stands_still_is_no_second_delivery() -> 
 def test_the_seed_that_found_it_passes() -> None:
     result = run_messaging_seed("1662")
     assert not result.failed, seed_report(result)
+
+
+def test_a_reader_that_begins_within_a_batch_is_sent_what_follows() -> None:
+    """Seed 100230 with a scalable topic: the messages of the first entry that a checkpoint reader had already were not counted as taken, and with a
+    small window the broker sent it nothing more."""
+    script = ScalableScenario(
+        "within a batch",
+        subscriptions=(("checkpoint-0", 1),),
+        producers=1,
+        keeper=True,
+        duration_s=2.0,
+        messages_max=60,
+        batch_max=5,
+        queue=1,
+        leave=0.5,
+        gap_s=0.005,
+        patience_s=0.2,
+        steps=(("split", (0,)),),
+        broker=BROKER,
+    )
+    result = run_scalable_seed("within a batch", script)
+    assert not result.failed, seed_report(result)
+
+
+def test_the_metadata_session_of_a_dead_process_ends() -> None:
+    """Seed 100411 with a scalable topic: its connection was dropped, and then its machine lost power; it came back and kept its nodes for ever."""
+
+    async def main() -> None:
+        machine = world.machine("broker")
+        process = world.start(machine, "broker#1")
+        store = process.context.run(SimMetadataStore, world.metadata, process, "broker", 4.0)
+        await world.loop.spawn(process, store.put("/here", b"", ephemeral=True))
+        store.drop_connection()
+        world.cut_power(machine)
+        store.drop_connection()
+        await until(lambda: not world.metadata.tree.is_alive(store.session_id), 10.0)
+
+    with World(1) as world:
+        world.run(main())

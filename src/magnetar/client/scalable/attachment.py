@@ -236,12 +236,14 @@ class Attachment:
             self._sink.unreadable(self, MessageId(self.segment.id, *place), error)
             return
         last = self._last
+        counted = max(1, len(found))
         if not self._subscribing.durable and last is not None and last.place == place:
             found = [each for each in found if each.id.batch_index > last.batch_index]
+        if len(found) < counted:
+            self.taken(counted - len(found))  # the server has counted them
         if not found:  # the entry at which a reader begins, and of which it has everything
             self._read = place
             self._send_soon()
-            self.taken(1)
             return
         if found[0].id.batch_index >= 0:
             self._partial[place] = {each.id.batch_index for each in found}

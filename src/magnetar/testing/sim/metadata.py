@@ -200,7 +200,7 @@ class SimMetadataStore:
 
     def drop_connection(self) -> None:
         """The connection breaks: what is under way may have been done or not. The client connects again."""
-        if self._connected and not self._closed:
+        if self._connected and not self._closed and self._process.alive:
             self._disconnect()
 
     # ---- Calls
@@ -342,7 +342,7 @@ class SimMetadataStore:
         self._fail_calls()
         if not self._lost:
             self._listeners.session(SessionEvent.CONNECTION_LOST)
-        self._loop.call_later(RETRANSMIT_S, self._reconnect, self._line)
+        self._loop.call_as(self._process, RETRANSMIT_S, self._reconnect, self._line)  # it ends with its process
 
     def _fail_calls(self) -> None:
         for future in self._calls.values():
