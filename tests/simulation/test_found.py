@@ -173,8 +173,8 @@ def test_the_seed_that_found_it_passes() -> None:
 
 
 def test_a_reader_that_begins_within_a_batch_is_sent_what_follows() -> None:
-    """Seed 100230 with a scalable topic: the messages of the first entry that a checkpoint reader had already were not counted as taken, and with a
-    small window the broker sent it nothing more."""
+    """Seed 100230 with a scalable topic: the messages of the first entry that a checkpoint reader had already were not counted as taken,
+    and with a small window the broker sent it nothing more."""
     script = ScalableScenario(
         "within a batch",
         subscriptions=(("checkpoint-0", 1),),
@@ -195,7 +195,7 @@ def test_a_reader_that_begins_within_a_batch_is_sent_what_follows() -> None:
 
 
 def test_the_metadata_session_of_a_dead_process_ends() -> None:
-    """Seed 100411 with a scalable topic: its connection was dropped, and then its machine lost power; it came back and kept its nodes for ever."""
+    """Seed 100411 with a scalable topic: its connection was dropped, and then its machine lost power; it came back, and its nodes stayed."""
 
     async def main() -> None:
         machine = world.machine("broker")
