@@ -195,7 +195,7 @@ def test_a_reader_that_begins_within_a_batch_is_sent_what_follows() -> None:
 
 
 def test_the_metadata_session_of_a_dead_process_ends() -> None:
-    """Seed 100411 with a scalable topic: its connection was dropped, and then its machine lost power; it came back, and its nodes stayed."""
+    """Seed 100411 with a scalable topic: its connection was dropped, and then its machine lost power; it came back, its nodes stayed."""
 
     async def main() -> None:
         machine = world.machine("broker")

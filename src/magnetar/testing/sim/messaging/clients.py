@@ -389,6 +389,8 @@ class Consumer(Reconnecting):
         told: list[Place] = []
         for place in places:
             batch = self._batches.get(place[:2]) if place.batch_index >= 0 else None
+            if batch is None and place.batch_index >= 0:
+                continue  # of a former connection: the batch comes again, and others may have its other messages
             if batch is None:
                 ack.message_id.add(ledgerId=place.ledger_id, entryId=place.entry_id)
                 told.append(place)
