@@ -192,6 +192,20 @@ def test_consumer_limit_blocks_until_half_is_settled() -> None:
     assert consumer.permits == 85
 
 
+@pytest.mark.parametrize("kind", [SHARED, SubscriptionType.Key_Shared])
+def test_a_consumer_at_its_limit_goes_on_when_another_acknowledges_for_it(kind: SubscriptionType) -> None:
+    """As an application does that acknowledges over another connection than the one that the messages came to."""
+    harness = DispatchHarness(max_unacked_per_consumer=4)
+    one, two = harness.consumer(kind, 100), harness.consumer(kind, 0 if kind is SHARED else 100)
+    harness.publish(12, "key")
+    harness.loop.run()
+    holder, other = (one, two) if got(one) else (two, one)
+    assert len(got(holder)) == 4
+    harness.ack(other, *got(holder))
+    assert len(got(holder)) == 8
+    assert not got(other)
+
+
 def test_subscription_limit_blocks_all_until_half_is_settled() -> None:
     harness = DispatchHarness(max_unacked_per_subscription=10)
     one = harness.consumer(SHARED, 100)

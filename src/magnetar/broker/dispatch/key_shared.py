@@ -157,7 +157,7 @@ class KeySharedDispatcher(SharingDispatcher):
 
     @property
     def unblocked(self) -> bool:
-        return bool(self.lanes.drained)
+        return self._freed or bool(self.lanes.drained)
 
     @property
     def waiting_count(self) -> int:
@@ -280,7 +280,7 @@ class KeySharedDispatcher(SharingDispatcher):
     # ---- Entries that waited
 
     def take_replay(self, limit: int, now_ms: int) -> list[int]:
-        self._walked = False
+        self._walked = self._freed = False
         if self.lanes.drained:
             self.lanes.release_drained()
             self._skipping = True

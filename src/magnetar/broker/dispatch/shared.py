@@ -132,6 +132,7 @@ class SharedDispatcher(SharingDispatcher):
                 self.replay.discard(key)
 
     def take_replay(self, limit: int, now_ms: int) -> list[int]:
+        self._freed = False
         if self.delayed is not None:
             self.requeue(self.take_due(self.delayed, now_ms, limit))
         if self.blocked_on_unacked or not self.consumers:

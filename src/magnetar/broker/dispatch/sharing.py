@@ -49,6 +49,7 @@ class SharingDispatcher:
     keyed: ClassVar[bool] = False
 
     __slots__ = (
+        "_freed",
         "average_messages",
         "blocked_on_unacked",
         "consumers",
@@ -75,6 +76,8 @@ class SharingDispatcher:
         self.max_unacked = max_unacked
         """Bound of `unacked_messages` over all consumers, 0 = none: dispatch stops there until half are settled."""
         self.unacked_messages = 0
+        self._freed = False
+        """True if a consumer may take more again since somebody else acknowledged what it held; until the next turn."""
         self.blocked_on_unacked = False
         self.average_messages = DEFAULT_AVERAGE
         self.taken_total = 0
@@ -115,7 +118,7 @@ class SharingDispatcher:
 
     @property
     def unblocked(self) -> bool:
-        return False
+        return self._freed
 
     @property
     def more(self) -> bool:
@@ -200,7 +203,11 @@ class SharingDispatcher:
                 return
             consumer = holder
             value = consumer.held[key]
-        settled = consumer.settle(key, left)
+            was_blocked = consumer.blocked_on_unacked
+            settled = consumer.settle(key, left)
+            self._freed = self._freed or (was_blocked and not consumer.blocked_on_unacked)
+        else:
+            settled = consumer.settle(key, left)
         if settled:
             self._released(settled)
         if not left:
