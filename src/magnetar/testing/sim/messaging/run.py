@@ -242,7 +242,11 @@ class MessagingRun:
         if self.scenario.workers:
             self.worked()
             await self._wait(COMPLETE, self._work_is_done, "the workers have nothing left to do")
+        await self._before_the_end()
         self.ended = True
+
+    async def _before_the_end(self) -> None:
+        """What else has to come while the applications are still there."""
 
     def _all_have_receipts(self) -> bool:
         return not any(one.pending for one in self._sending.values())
