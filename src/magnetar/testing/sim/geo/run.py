@@ -318,6 +318,7 @@ class GeoRun(MessagingRun):
             producer = self._sending.get(node.name)
             if producer is not None and node.process is not None:
                 self.world.loop.call_as(node.process, 0.0, producer.send, "last", [b""])
+        await asyncio.sleep(LOOK_S)  # they are sent now
         allowed = len(self._sending)
         await self._wait(
             FOLLOWS,
