@@ -57,13 +57,19 @@ class Api:
 class Wire:
     """One connection of the binary protocol; a question, then its answer."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+    def __init__(self, port: int, source: str = "") -> None:
+        """`source`: the address of this end, where it matters."""
+        bound = (source, 0) if source else None
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60, source_address=bound)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connect = BaseCommand(type=BaseCommand.CONNECT)
         connect.connect.client_version = "bench"
         connect.connect.protocol_version = 20
         self.ask(connect)
+
+    @property
+    def socket(self) -> socket.socket:
+        return self._socket
 
     def ask(self, command: BaseCommand) -> BaseCommand:
         data = command.SerializeToString()

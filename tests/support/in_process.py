@@ -6,9 +6,9 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from magnetar.base.errors import DiskFullError, DiskIOError
 from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskFile, DiskSpace, OsDisk
@@ -17,6 +17,8 @@ from magnetar.processes.configurations import StandaloneConfig
 from magnetar.standalone import Standalone
 
 START_TIMEOUT_S = 20
+
+T = TypeVar("T")
 
 
 class InProcessServer:
@@ -37,6 +39,10 @@ class InProcessServer:
     def broker(self) -> Broker:
         """To be looked at; it runs on the server's thread."""
         return self._standalone.broker
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something on the server's thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
 
     @property
     def port(self) -> int:

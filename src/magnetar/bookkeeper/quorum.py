@@ -7,6 +7,7 @@ confirmed. Sources: RoundRobinDistributionSchedule, LedgerRecoveryOp; `LastAddCo
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 
 from magnetar.base.errors import InvalidArgumentError
 
@@ -25,9 +26,20 @@ def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int
     return tuple((entry_id + i) % ensemble_size for i in range(write_quorum))
 
 
+@lru_cache(maxsize=256)
 def write_sets(ensemble_size: int, write_quorum: int) -> tuple[tuple[int, ...], ...]:
     """All write sets: that of entry e is at `e % ensemble_size`."""
     return tuple(write_set(first, ensemble_size, write_quorum) for first in range(ensemble_size))
+
+
+@lru_cache(maxsize=256)
+def turns_of(ensemble_size: int, write_quorum: int) -> tuple[tuple[int, ...], list[list[list[bool]]]]:
+    """For all ledgers of these sizes, not to be changed: each write set as a bit set of indexes; and by index and first turn, whether the
+    bookie there stores an entry, for the entries that follow in a row."""
+    sets = write_sets(ensemble_size, write_quorum)
+    bits = tuple(sum(1 << index for index in write_set) for write_set in sets)
+    turns = [[index in write_set for write_set in sets] for index in range(ensemble_size)]
+    return bits, [[turn[first:] + turn[:first] for first in range(len(sets))] for turn in turns]
 
 
 class Coverage:

@@ -63,6 +63,10 @@ class State(Enum):
     CLOSED = auto()
 
 
+def _nobody() -> None:
+    pass
+
+
 class AppendPipeline:
     """`pending_add_bytes`: data of appends that are not completed. `caching`: whether completed entries go into the cache.
 
@@ -100,7 +104,8 @@ class AppendPipeline:
         self._on_burst = on_burst
         self._on_switched = on_switched
         self._unfinished: Appender | None = None
-        self._waiting: deque[PendingAppend] = deque()
+        self._waiting: deque[PendingAppend] | None = None
+        """Appends that wait for a ledger; made for the first one, since an empty one takes 760 bytes and most topics never need it."""
         self._switch_task: asyncio.Task[None] | None = None
         self._age_timer: asyncio.TimerHandle | None = None
         self._hold_until_s = 0.0
@@ -178,6 +183,10 @@ class AppendPipeline:
         self._fail(self._waiting, self.refusal())
         return appender
 
+    def forget_owner(self) -> None:
+        """It is closed: bursts and changes of ledgers concern nobody any more."""
+        self._on_burst = self._on_switched = _nobody
+
     def undo_end(self, appender: Appender | None) -> None:
         """Ending could not be stored: appends may be tried again, in a new ledger."""
         self.state = State.WRITE_FAILED
@@ -254,7 +263,7 @@ class AppendPipeline:
         self.appender = appender
         self._unfinished = None
         self._arm_age_timer(appender)
-        waiting = self._waiting
+        waiting = self._waiting or deque()
         while waiting and self.appender is not None:
             run, size_bytes, done = waiting.popleft()
             left = self._push(appender, run, size_bytes, done)
@@ -266,6 +275,11 @@ class AppendPipeline:
             else:  # the ledger failed and no other was opened: what follows is refused, or it would overtake its repetition
                 self.pending_add_bytes -= left_bytes
                 done(self.refusal(), -1, -1, len(left))
+
+    def _line(self) -> deque[PendingAppend]:
+        if self._waiting is None:
+            self._waiting = deque()
+        return self._waiting
 
     def _roll_if_full(self) -> None:
         appender = self.appender
@@ -300,7 +314,7 @@ class AppendPipeline:
             if self.state is not State.SWITCHING:  # a cursor has seen another owner meanwhile
                 return
             if old is not None:
-                self._waiting.extendleft(reversed(old.pending))
+                self._line().extendleft(reversed(old.pending))
                 old.pending.clear()
             self.activate(handle, summary)
             self._on_switched()
@@ -338,12 +352,14 @@ class AppendPipeline:
             self._begin_switch(self._unfinished)
         if self.state is State.SWITCHING:
             self.pending_add_bytes += size_bytes
-            self._waiting.append((run, size_bytes, done))
+            self._line().append((run, size_bytes, done))
         else:
             done(self.refusal(), -1, -1, len(run))
 
-    def _fail(self, appends: deque[PendingAppend], error: MagnetarError) -> None:
+    def _fail(self, appends: deque[PendingAppend] | None, error: MagnetarError) -> None:
         """Answer all with the error, in order. What they append in turn is refused, or comes behind them."""
+        if not appends:
+            return
         failed = list(appends)
         appends.clear()
         for run, size_bytes, done in failed:

@@ -357,12 +357,17 @@ class ManagedLedger:
         self._pipeline.caching = self._context.config.cache_entries and bool(self.cursors)
 
     async def _give_back(self) -> None:
+        """What calls back here forgets to: no circle is left that only a collection of garbage would find."""
         context = self._context
         context.closed = True
         async with context.store.lock:  # a trim that is saving the list ends first
             for cache in context.caches.values():
                 cache.detach()
             context.caches.clear()
+        context.on_fenced = _ignore_fence
+        self._pipeline.forget_owner()
+        self._listeners.clear()
+        self._fence_listeners.clear()
         self._on_closed(self)
 
     async def _trim_quietly(self) -> None:
@@ -382,6 +387,10 @@ class ManagedLedger:
     def _check_usable(self) -> None:
         if self.state in (State.FENCED, State.CLOSED):
             raise self._pipeline.refusal()
+
+
+def _ignore_fence(error: ManagedLedgerFencedError) -> None:
+    """The managed ledger is closed already."""
 
 
 async def find_last_matching(

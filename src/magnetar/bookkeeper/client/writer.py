@@ -29,6 +29,7 @@ from magnetar.bookkeeper.entry_format import pack_run
 from magnetar.bookkeeper.errors import LedgerBusyError, LedgerClosedError, LedgerFencedError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.bookkeeper.ports import AddWatch, BookieChannel, WatchedRun
+from magnetar.bookkeeper.quorum import turns_of
 
 AppendDone = Callable[[LedgerError | None], None]
 
@@ -97,13 +98,10 @@ class LedgerWriter:
         wanted = WriterTimers.wanted(config, metadata.write_quorum)
         self._timers = WriterTimers(self, context) if wanted else None
         alone = metadata.ensemble_size == 1 and self._timers is None
-        sets = source.write_sets
-        bits = [sum(1 << index for index in write_set) for write_set in sets]
+        bits, self._shares = turns_of(metadata.ensemble_size, metadata.write_quorum)
+        """Shares by index, and by the turn of a run's first entry: whether the bookie there gets an entry, for so many in a row."""
         self._sets_of_turn = bits if source.striped else bits[:1]
         """Bit sets of indexes: where an entry goes whose turn it is; one where all go to the same bookies."""
-        turns = [[index in write_set for write_set in sets] for index in range(metadata.ensemble_size)]
-        self._shares = [[turn[first:] + turn[:first] for first in range(len(sets))] for turn in turns]
-        """By index, and by the turn of a run's first entry: whether the bookie there gets an entry, for so many in a row."""
         self._only_channel: BookieChannel | None = self._channels[0] if alone else None
         """Set while there is one bookie and nothing special: the short way."""
 

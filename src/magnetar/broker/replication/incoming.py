@@ -54,7 +54,7 @@ class Incoming:
         self._working = False
         self._alone = asyncio.Lock()
         self._closed = False
-        self._moved: set[str] = set()
+        self._moved: dict[str, None] = {}
         self._pending: dict[str, list[tuple[str, Run]]] = {}
         self._held: dict[str, Position] = {}
         """Last message by subscription that some sender never had. That it is consumed here others learn only from here."""
@@ -201,7 +201,7 @@ class Incoming:
             side.follow(move, quiet=held is None)
             if held is not None and side.told > held:
                 del self._held[subscription.name]
-        self._moved.add(subscription.name)
+        self._moved[subscription.name] = None
 
     async def flush(self) -> None:
         """Wait until what was applied is durable. Raises the error of storing it; the next call tries again."""
@@ -209,4 +209,4 @@ class Incoming:
             subscription = self._subscriptions.find(name)
             if subscription is not None:
                 await subscription.cursor.flush()
-            self._moved.discard(name)
+            self._moved.pop(name, None)

@@ -48,6 +48,10 @@ class MarkerLog:
         hidden.add(*position)
         self._pass_caught_up(position)
 
+    def close(self) -> None:
+        """Nobody consumes markers here any more."""
+        self._pass_caught_up = _nobody
+
     async def drop(self) -> None:
         """No subscription is replicated any more: what arrives from now on is dealt with at once, or not at all."""
         async with self._opening:
@@ -83,6 +87,10 @@ class MarkerLog:
 
         await read_entries(ledger, SCAN_CURSOR_NAME, start, end, take)
         return found
+
+
+def _nobody(position: Position) -> None:
+    pass
 
 
 def sender_of(data: bytes) -> str:

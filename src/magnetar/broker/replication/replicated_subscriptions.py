@@ -79,7 +79,7 @@ class ReplicatedSubscriptions:
         self._markers = MarkerLog(ledger, self._pass_caught_up)
         self._incoming = Incoming(topic_name, ledger, subscriptions, context, self.sides)
         self._unsent: dict[str, SubscriptionUpdate] = {}
-        self._told_to: set[str] = set()
+        self._told_to: frozenset[str] = frozenset()
         self._ticking = False
         self._closed = False
         self._of_segment = topic_name.startswith("segment://")
@@ -142,6 +142,7 @@ class ReplicatedSubscriptions:
     def close(self) -> None:
         """Before the subscriptions are closed: their cursors are theirs alone from now on."""
         self._closed = True
+        self._markers.close()
         self._incoming.close()
         self._drop_builder()
         for side in self.sides.values():
@@ -215,7 +216,7 @@ class ReplicatedSubscriptions:
                 self._context.cluster, clusters, config.timeout_ms, config.partial_after_ms
             )
         if clusters.keys() != self._told_to:
-            self._told_to = set(clusters)
+            self._told_to = frozenset(clusters)
             for side in self.sides.values():
                 side.acks.again()
         self._act(builder.remotes_changed(clusters))

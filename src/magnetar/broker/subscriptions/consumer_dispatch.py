@@ -182,13 +182,14 @@ class ConsumerDispatch:
     def _new_delayed_index(self) -> DelayedIndex:
         if self._delayed_storage is None:
             return DelayedIndex()
+        ledger = self._ledger
         self._buckets = BucketedDelayedIndex(
             self._delayed_storage,
             self._cursor,
             self._clock,
             self.pump.wake,
             f"{self._topic_name}/{self._name}",
-            lambda: self._ledger.config,
+            lambda: ledger.config,
         )
         return self._buckets
 
@@ -233,6 +234,10 @@ class ConsumerDispatch:
             await (self._buckets.delete() if deleting else self._buckets.close())
 
 
+def _nothing_sent() -> Sent:
+    return Sent(0, 0, 0)
+
+
 class DispatchLimits:
     """The topic's rate, shared with its other subscriptions, the subscription's own, and that of the resource group."""
 
@@ -258,6 +263,11 @@ class DispatchLimits:
         self._meter, self._topic_meter, self._group_meter = now
         meters = [known for known in (topic_meter, meter, group_meter) if known is not None]
         self._pump.limit(DispatchThrottle(meters, self._sent) if meters else None)
+
+    def close(self) -> None:
+        """The subscription is closed: nothing more is sent, and its totals are not asked for again."""
+        self._pump.limit(None)
+        self._sent = _nothing_sent
 
     def publish_rate_is(self, messages_per_s: float, bytes_per_s: float, now_s: float) -> None:
         """Adapt a rate of the subscription that is relative to the publish rate."""

@@ -102,6 +102,10 @@ class _Bucket:
         return max(self.header.first_due_ms[self.next_segment] - LOAD_AHEAD_MS, self.retry_ms)
 
 
+def _nobody() -> None:
+    """The subscription is closed."""
+
+
 class BucketedDelayedIndex(DelayedIndex):
     """A DelayedIndex with storage. `wake` is called when loaded messages may be due. `ledger_config`: of the topic, as it is now."""
 
@@ -281,12 +285,14 @@ class BucketedDelayedIndex(DelayedIndex):
 
     async def close(self) -> None:
         """Seal what would have to be indexed again, when it is much."""
+        self._wake = _nobody
         if len(self._heap) * 10 >= self._seal_step and not self._sealing:
             self._sealing = True
             await self._seal(sorted(self._heap), self._generation)
 
     async def delete(self) -> None:
         """The subscription goes: delete its buckets."""
+        self._wake = _nobody
         self._generation += 1
         buckets, self._buckets = self._buckets, []
         await self._delete(buckets)

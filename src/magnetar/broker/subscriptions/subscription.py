@@ -379,6 +379,7 @@ class Subscription:
         self._pump.stop()
         await self._idle()
         await self.dispatch.close(deleting)
+        self.dispatch_limits.close()
         if self.pending_acks is not None:
             await self.pending_acks.close(deleting)
         await self.cursor.close()

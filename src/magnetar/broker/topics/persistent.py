@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any
 
 from magnetar.broker.compaction.topic_compaction import Status, TopicCompaction
@@ -44,18 +45,35 @@ TOPIC_EPOCH_PROPERTY = "topicEpoch"
 
 
 def ledger_config(base: ManagedLedgerConfig, policies: EffectivePolicies) -> ManagedLedgerConfig:
-    """The managed ledger's settings under the topic's policies."""
-    minutes, megabytes = policies.retention_time_minutes, policies.retention_size_mb
-    rate = policies.mark_delete_rate
+    """The managed ledger's settings under the topic's policies; one object for all topics with the same ones."""
+    quorums = (policies.ensemble_size, policies.write_quorum, policies.ack_quorum)
+    retention = (policies.retention_time_minutes, policies.retention_size_mb)
+    return _ledger_config(base, policies.mark_delete_rate, *retention, *quorums)
+
+
+@lru_cache(maxsize=256)
+def _ledger_config(
+    base: ManagedLedgerConfig,
+    rate: float,
+    minutes: int,
+    megabytes: int,
+    ensemble_size: int,
+    write_quorum: int,
+    ack_quorum: int,
+) -> ManagedLedgerConfig:
     return replace(
         base,
         cursor_persist_interval_ms=max(1, round(1000 / rate)) if rate > 0 else base.cursor_persist_interval_ms,
         retention_time_ms=minutes * 60_000 if minutes >= 0 else -1,
         retention_size_bytes=megabytes * 1024 * 1024 if megabytes >= 0 else -1,
-        ensemble_size=policies.ensemble_size,
-        write_quorum=policies.write_quorum,
-        ack_quorum=policies.ack_quorum,
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
     )
+
+
+def _entries_in(publishers: Publishers) -> int:
+    return publishers.counters.entries_in
 
 
 class PersistentTopic:
@@ -79,8 +97,9 @@ class PersistentTopic:
         self.read_rates = Rates()
         self.follower: object = None
         """What `tracing` keeps of the topic, while messages of it are traced."""
+        text = str(name)
         self.publishers = Publishers(
-            topic_name=str(name),
+            topic_name=text,
             append=ledger.append_run,
             clock=context.clock,
             topic_epoch=int(ledger.properties.get(TOPIC_EPOCH_PROPERTY, "0")),
@@ -88,18 +107,18 @@ class PersistentTopic:
         self.publishers.store_epoch = self._store_epoch
         self.publishers.append_failed = self._append_failed
         self.deduplication = TopicDeduplication(ledger, self.publishers, config)
-        self.compaction = TopicCompaction(str(name), name.partition, ledger, context.compaction)
-        self.subscriptions = SubscriptionSet(str(name), ledger, context, policies, self.compaction)
+        self.compaction = TopicCompaction(text, name.partition, ledger, context.compaction)
+        self.subscriptions = SubscriptionSet(text, ledger, context, policies, self.compaction)
         self.replicators = ReplicatorSet(name, ledger, context.replication)
         self.transactions = TopicTransactions(
             name, ledger, self.subscriptions, self.compaction, self.replicators, context
         )
         self.replicated_subscriptions = ReplicatedSubscriptions(
-            str(name),
+            text,
             ledger,
             self.subscriptions,
             context.replicated_subscriptions,
-            published=lambda: self.publishers.counters.entries_in,
+            published=partial(_entries_in, self.publishers),
             readable_end=self.transactions.readable_end,
         )
         self.replicated_subscriptions.links = self.replicators.links
@@ -344,6 +363,7 @@ class PersistentTopic:
             self.transactions.snapshot()
         finally:
             await self.ledger.close()
+            self.publishers.forget_owner()
 
     async def delete(self) -> None:
         self.publishers.closed = True
@@ -357,3 +377,4 @@ class PersistentTopic:
         await self.transactions.delete()
         await self.ledger.delete()
         await self.compaction.delete_ledgers(compacted)
+        self.publishers.forget_owner()

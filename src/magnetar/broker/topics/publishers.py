@@ -86,7 +86,7 @@ class Publishers:
         self.counters = PublishCounters()
         self.topic_epoch = topic_epoch
         self.store_epoch: Callable[[int], Awaitable[None]] = _forget_epoch
-        self.append_failed: Callable[[], None] = lambda: None
+        self.append_failed: Callable[[], None] = _nothing_to_do
         self._failure_announced = False
         self.dedup: Deduplicator | None = None
         self.dedup_producers = True
@@ -94,7 +94,7 @@ class Publishers:
         self.deduplicates = False
         """Both of that, for SEND."""
         self.dedup_advanced: Callable[[PublishOp], None] = lambda op: None
-        self.marker_stored: Callable[[bytes, Position], None] = lambda data, position: None
+        self.marker_stored: Callable[[bytes, Position], None] = _nobody_told
         """Called with each marker that a replicator brought, once it is in the topic."""
         self.refusal: BrokerError | None = None
         self.review: Callable[[], Awaitable[None]] = _nothing_to_review
@@ -296,6 +296,11 @@ class Publishers:
         producer.disconnect()
         self.remove(producer)
 
+    def forget_owner(self) -> None:
+        """The topic is closed and has nobody connected: what is done for it here concerns it no more, and no circle is left."""
+        self.store_epoch, self.append_failed = _forget_epoch, _nothing_to_do
+        self.review, self.marker_stored = _nothing_to_review, _nobody_told
+
     def _apply(self, admission: Admission) -> None:
         for fenced in admission.fenced:
             fenced.disconnect()
@@ -323,6 +328,14 @@ class Publishers:
 
 
 async def _nothing_to_review() -> None:
+    pass
+
+
+def _nothing_to_do() -> None:
+    pass
+
+
+def _nobody_told(data: bytes, position: Position) -> None:
     pass
 
 

@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from heapq import nsmallest
 
 from magnetar.base.errors import MagnetarError
@@ -175,8 +176,9 @@ class TopicRegistry:
         ledger_name = paths.managed_ledger_name(name.tenant, name.namespace, name.domain, name.local_name)
         ledger = await self._factory.open(ledger_name, ledger_config(self._config.managed_ledger, policies))
         topic = PersistentTopic(name, ledger, self._config, policies, self._context)
-        ledger.add_fence_listener(lambda error: self._fenced(name))
-        topic.transactions.log_fenced = lambda error: self._fenced(name)
+        fenced = partial(self._fenced, name)
+        ledger.add_fence_listener(fenced)
+        topic.transactions.log_fenced = fenced
         try:
             await topic.load()
         except BaseException:
@@ -185,7 +187,7 @@ class TopicRegistry:
         logger.info("topic loaded topic=%s", name)
         return topic
 
-    def _fenced(self, name: TopicName) -> None:
+    def _fenced(self, name: TopicName, error: MagnetarError) -> None:
         """Another broker took the ledger over: serving the topic here would be serving the past."""
         logger.warning("topic taken over by another broker topic=%s", name)
         self._scope.spawn(self._unload_fenced(name), f"unload {name}", FATAL)

@@ -73,7 +73,7 @@ class SubscriptionSet:
         self.policies = policies
         self._compacted = compacted
         self.dispatch_meter: RateMeter | None = None
-        self.added: Callable[[Subscription], None] = lambda subscription: None
+        self.added: Callable[[Subscription], None] = _nothing
         """Called with each subscription before it reads anything."""
         self.replicated_changed: Callable[[], Awaitable[None]] = _nobody
         """Called when a subscription begins or ceases to be replicated."""
@@ -253,6 +253,7 @@ class SubscriptionSet:
                 *(subscription.close() for subscription in self.all), return_exceptions=True
             )
             self._by_name.clear()
+            self.added, self.replicated_changed = _nothing, _nobody
             for outcome in outcomes:
                 if outcome is not None:
                     raise outcome
@@ -321,6 +322,10 @@ class SubscriptionSet:
         limit = self.policies.max_subscriptions_per_topic
         if limit and len(self._by_name) >= limit:
             raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {limit}")
+
+
+def _nothing(subscription: Subscription) -> None:
+    """No effect: the default of `added`."""
 
 
 async def _nobody() -> None:

@@ -41,7 +41,7 @@ class Grants:
         self._open: defaultdict[int, dict[int, dict[str, str]]] = defaultdict(dict)
         """By coordinator and number, in the order of their naming: owners by what the transaction uses."""
         self._count = 0
-        self._told: set[int] = set()
+        self._told: dict[int, None] = {}
         """Coordinators that have told everything: a transaction of theirs that is not known has not named this topic, or has ended."""
         self._room = LEFT_OVER_MAX
 
@@ -65,7 +65,7 @@ class Grants:
         """The coordinator's answer: all of its transactions that have named this topic."""
         for least, subscription, owner in named:
             self._add(TxnId(coordinator, least), subscription, owner)
-        self._told.add(coordinator)
+        self._told[coordinator] = None
         self._room = 2 * self._count + LEFT_OVER_MAX
 
     def knows(self, coordinator: int) -> bool:

@@ -50,6 +50,10 @@ Lost = Callable[[int, int, int], None]
 """`lost(ledger_id, first, last)`: these entries are passed over."""
 
 
+def _nobody(ledger_id: int, first: int, last: int) -> None:
+    """The cursor is closed."""
+
+
 class CursorReader:
     """`ledger_id`/`entry_id`: what is read next. It may point past a ledger's end, and stays there until a newer ledger has entries."""
 
@@ -89,6 +93,7 @@ class CursorReader:
     def close(self) -> None:
         self._closed = True
         self._epoch += 1
+        self._lost = _nobody
 
     def read(self, max_entries: int, max_bytes: int, done: ReadEntriesDone) -> None:
         if self._closed or self._request is not None or max_entries < 1:
