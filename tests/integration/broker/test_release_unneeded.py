@@ -69,7 +69,9 @@ def test_what_is_released_and_what_is_not(server: InProcessServer, client: pulsa
     idle.close()
     assert consume(client, "idle", "s", 1) == [b"first"]
 
-    wait_until(lambda: loaded(server) == {"connected", "subscribed", "behind"}, what="the release of `idle`")
+    wait_until(
+        lambda: loaded(server) == {"connected", "subscribed", "behind"}, what="the release of `idle`", timeout_s=120
+    )
     connected.send(b"still")
     again = client.create_producer("idle", "namesake")
     assert again.last_sequence_id() == 7
@@ -78,7 +80,7 @@ def test_what_is_released_and_what_is_not(server: InProcessServer, client: pulsa
     again.close()
     assert consume(client, "idle", "s", 1) == [b"second"]
     name = TopicName.parse("persistent://public/default/idle")
-    wait_until(lambda: server.broker.topics.get_loaded(name) is None, what="another release of `idle`")
+    wait_until(lambda: server.broker.topics.get_loaded(name) is None, what="another release of `idle`", timeout_s=120)
     consumer.close()
 
 

@@ -66,10 +66,6 @@ TELL_DELAY_MAX_MS: Final = 250
 """News about the active consumer waits for `activeConsumerFailoverDelayTimeMillis`, and no longer than this."""
 
 
-def _nothing() -> None:
-    pass
-
-
 class SingleActiveDispatcher:
     """Hands entries to the active consumer while it has permits, and moves from one active consumer to the next.
 
@@ -182,9 +178,8 @@ class SingleActiveDispatcher:
         self._rewind()
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Serve nobody until another consumer is chosen."""
         self._active = None
-        self._rewind = _nothing
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

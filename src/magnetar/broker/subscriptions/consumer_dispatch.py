@@ -53,6 +53,19 @@ def check_admission(
         raise ConsumerBusyError(f"Subscription {subscription} reached max consumers limit of {config.max_consumers}")
 
 
+class Rewind:
+    """Makes the pump begin anew at the mark-delete position, for dispatchers; nothing once the subscription is closed."""
+
+    __slots__ = ("pump",)
+
+    def __init__(self) -> None:
+        self.pump: Pump | None = None
+
+    def __call__(self) -> None:
+        if self.pump is not None:
+            self.pump.rewind()
+
+
 class ConsumerDispatch:
     """Gives consumers to the dispatcher of their type, and the dispatcher to the pump."""
 
@@ -86,6 +99,7 @@ class ConsumerDispatch:
         self.type: SubscriptionType | None = None
         """None until the first consumer came."""
         self._markers_read: MarkersRead | None = None
+        self._rewind = Rewind()
         self.dispatcher: Dispatcher = self._new_dispatcher(SubscriptionType.Exclusive)
         self.pump = Pump(
             source=cursor,
@@ -95,6 +109,7 @@ class ConsumerDispatch:
             label=f"{topic_name}/{name}",
             turn_max=config.entries_per_dispatch,
         )
+        self._rewind.pump = self.pump
 
     # ---- Consumers
 
@@ -169,9 +184,6 @@ class ConsumerDispatch:
         dispatcher.configure(config.max_unacked_per_subscription, config.delayed_delivery_enabled)
         return dispatcher
 
-    def _rewind(self) -> None:
-        self.pump.rewind()
-
     def _new_compacted_source(self) -> CompactedSource:
         assert self._compacted is not None
         source = CompactedSource(self._cursor, self._ledger, self._compacted, self._scheduler)
@@ -230,6 +242,7 @@ class ConsumerDispatch:
         """`deleting`: the subscription goes for good, and what it stored with it."""
         self._closed = True
         self.dispatcher.close()
+        self._rewind.pump = None
         if self._buckets is not None:
             await (self._buckets.delete() if deleting else self._buckets.close())
 
