@@ -65,6 +65,7 @@ def install(state: Any) -> None:
     """Wrap the driver's functions. `state`: the modules, so that nothing is imported here that a worker does not need."""
     driver, epoch, stage_job, sinks = state.driver, state.epoch, state.stage_job, state.sinks
     driver.Driver.batch = _before(driver.Driver.batch, "offsets")
+    driver.Driver.take = _before(driver.Driver.take, "offsets")
     epoch.run_stage = _after(epoch.run_stage, "collected")
     epoch.EpochRunner.run = _after(epoch.EpochRunner.run, "committed")
     sinks.Sender.finish = _after(sinks.Sender.finish, "sinking")
@@ -93,11 +94,11 @@ def install(state: Any) -> None:
 
 
 def unit_function(
-    root: str, options: dict[str, Any], inputs: tuple[str, ...]
+    root: str, options: dict[str, Any], inputs: tuple[str, ...], **named: Any
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The product's, with the shot that is armed now."""
     shot = armed[0] if armed and armed[0].point in WORKER_POINTS else None
-    run = worker.unit_function(root, options, inputs)
+    run = worker.unit_function(root, options, inputs, **named)
     if shot is None:
         return run
 

@@ -1,6 +1,7 @@
 """A driver in a process of its own that kills itself at a point of an epoch.
 
-`-m tests.support.pipeline_process DIRECTORY FILE POINT [low-latency]`
+`-m tests.support.pipeline_process DIRECTORY FILE POINT [low-latency]`, where POINT may end with `/jobs`: epochs of few rows are then jobs
+of Spark's, all of them, as those of views that are not plain.
 
 Points: `start` (claimed, nothing else), `stage` (before the units' job), `units` (their files are there, no manifest), `commit` (before the
 manifest), `committed` (after it, before sinks and acknowledgement), `delivered` (sinks have it, the topic does not know), `log` (while
@@ -19,6 +20,8 @@ from typing import Any
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
 from magnetar.pipeline.views.control import driver
 from magnetar.pipeline.views.epoch import epoch
+from magnetar.pipeline.views.epoch.kept_plans import KeptPlans
+from magnetar.pipeline.views.epoch.plain_stage import PlainStage
 from magnetar.pipeline.views.pipeline import Pipeline
 
 POINTS = ("start", "stage", "units", "commit", "committed", "delivered", "log")
@@ -56,8 +59,10 @@ def arm(point: str) -> None:
         driver.Driver.start = before(driver.Driver.start, die)  # type: ignore[method-assign]
     elif point == "stage":
         epoch.run_stage = before(epoch.run_stage, die)
+        PlainStage.run = before(PlainStage.run, die)  # type: ignore[method-assign]
     elif point == "units":
         epoch.run_stage = after(epoch.run_stage, die)
+        PlainStage.run = after(PlainStage.run, die)  # type: ignore[method-assign]
     elif point == "commit":
         ManifestStore.commit = before(ManifestStore.commit, in_an_epoch)  # type: ignore[method-assign]
     elif point == "committed":
@@ -75,7 +80,10 @@ def arm_acknowledgement() -> None:
 
 
 def main() -> None:
-    directory, file, point = sys.argv[1:4]
+    directory, file, wanted = sys.argv[1:4]
+    point, _, jobs = wanted.partition("/")
+    if jobs:
+        KeptPlans.plain = lambda *_: None  # type: ignore[method-assign]
     pipeline = Pipeline("p", directory, units=2)
     pipeline.prepare(low_latency="low-latency" in sys.argv)
     pipeline.sql(Path(file).read_text())

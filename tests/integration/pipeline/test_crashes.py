@@ -140,10 +140,10 @@ def test_a_driver_killed_at_every_point(crash: Callable[..., None]) -> None:
 
 @pytest.mark.timeout(1800)
 def test_a_driver_killed_around_the_commit_of_few_rows(crash: Callable[..., None]) -> None:
-    crash(("units", "committed"), "low-latency")
+    crash(("units", "committed/jobs"), "low-latency")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_driver_killed_at_every_point_of_few_rows(crash: Callable[..., None]) -> None:
-    crash(POINTS, "low-latency")
+    crash(tuple(f"{point}{jobs}" for point in POINTS for jobs in ("", "/jobs")), "low-latency")

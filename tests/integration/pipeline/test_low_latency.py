@@ -11,6 +11,7 @@ import pulsar
 import pytest
 
 from magnetar.pipeline.views.epoch.kept_plans import KeptPlans
+from magnetar.pipeline.views.epoch.plain_stage import PlainStage
 from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.testing.server import ServerProcess
@@ -104,13 +105,20 @@ def test_rows_come_to_views_as_they_are_sent_also_while_units_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     by_kept: list[str] = []
-    stage_of = KeptPlans.stage
+    by_itself: list[bool] = []
+    stage_of, run_plain = KeptPlans.stage, PlainStage.run
 
     def watched(self: KeptPlans, *arguments: Any) -> Any:
         by_kept.append(arguments[-1].stage_id)
         return stage_of(self, *arguments)
 
+    def watched_plain(self: PlainStage, *arguments: Any) -> Any:
+        found = run_plain(self, *arguments)
+        by_itself.append(found is not None)
+        return found
+
     monkeypatch.setattr(KeptPlans, "stage", watched)
+    monkeypatch.setattr(PlainStage, "run", watched_plain)
     text = source(server.service_url, topic) + GROUPS + OVER_GROUPS
     rows = numbered(0, 40)
     send(client, topic, rows)
@@ -126,7 +134,9 @@ def test_rows_come_to_views_as_they_are_sent_also_while_units_change(
     rows += [{"k": None, "n": 0}, {"k": "key-0", "n": 1}]
     run.rows(len(rows))
     run.stop()
-    assert by_kept, "epochs of few rows"
+    assert by_kept, "an epoch with a message that only Spark judges"
+    assert by_itself.count(True) > 1, "epochs of plain messages, of both views"
+    assert by_itself.count(False) >= 1
     assert sum(report.counters.get("undecodable", 0) for report in run.reports) == 1
     expected = {(key, count, total if key is not None else None) for key, count, total in grouped(rows)}
     assert view_rows(directory) == expected

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from magnetar.base.admission import Share, Ticket
@@ -58,6 +59,11 @@ SUBSCRIPTIONS_MAX: Final = 64
 
 REFRESH_S: Final = 0.02
 """Between two looks for a new epoch, on local disks."""
+
+REFRESH_BUSY_S: Final = 0.003
+"""The same while epochs come: since the last one, for BUSY_S."""
+
+BUSY_S: Final = 1.0
 
 REFRESH_REMOTE_S: Final = 0.5
 
@@ -159,16 +165,22 @@ class Served:
         self.engine.close()
 
     def _follow(self) -> None:
-        pause_s = REFRESH_S if self.views.files.local else REFRESH_REMOTE_S
-        while not self._ended.wait(pause_s):
+        local, came_s = self.views.files.local, -BUSY_S
+        while not self._ended.wait(_pause_s(monotonic() - came_s) if local else REFRESH_REMOTE_S):
             try:
-                self.feed.refresh()
+                if self.feed.refresh():
+                    came_s = monotonic()
                 self.views.warm()
                 self._said = ""
             except (MagnetarError, OSError) as error:
                 if str(error) != self._said:
                     self._said = str(error)
                     logger.error("pipeline %s: no newer epoch can be read: %s", self.name, error)
+
+
+def _pause_s(passed_s: float) -> float:
+    """Until the next look on a local disk. `passed_s`: since an epoch came."""
+    return REFRESH_BUSY_S if passed_s < BUSY_S else REFRESH_S
 
 
 class Server:

@@ -146,7 +146,7 @@ class Pipeline:
         `metadata_url`, in which metadata store the vnode mapping is shared, and what that asks its clients for.
 
         `report`: tell the brokers of sources with `admin.url` what the pipeline does, for `explain` and the console. `low_latency`: brokers
-        tell when there is something to read, and an epoch of few rows is one job for each stage, whose plan is kept.
+        tell when there is something to read, and an epoch of few rows is one job for each stage, whose plan is kept, or none.
 
         `rebuild`: what edited statements do not keep is built again, instead of a StateLossError."""
         self._rebuilds = rebuild

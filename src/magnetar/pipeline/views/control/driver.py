@@ -4,8 +4,8 @@ Starting claims the pipeline, so that an older driver cannot commit any more (`D
 stand before anything is read. Everything that an epoch needs is in the manifest before it; a driver that dies leaves files that no manifest
 names.
 
-An epoch of few rows needs no planning, and is committed before the next one is looked for. While a larger one runs, the next one is
-planned, as far as it does not depend on it.
+An epoch of few rows needs no planning, and is committed before the next one is looked for; its sinks are served while that one runs.
+While a larger one runs, the next one is planned, as far as it does not depend on it.
 
 Without low latency one streaming query of Spark's reads all sources, an epoch a batch: the engine is told that a batch is done when its
 epoch begins, and a batch that the manifest has already is passed over. Its own log is of no account after a crash, as each driver
@@ -118,6 +118,7 @@ class Driver:
         self._units: int | None = None
         self._failure: BaseException | None = None
         self._ahead = OneAhead()
+        self._behind = OneAhead("delivery")
         self._head: Head | None = None
         self._manifest: Manifest | None = None
         self._checkpoint: Checkpoint | None = None
@@ -167,7 +168,7 @@ class Driver:
         )
         self._head = Head.of(self._manifest)
         self._delivery.deliver(self._manifest)
-        self._acknowledge()
+        self._acknowledge(self._manifest)
         self._checkpoint = Checkpoint(self._checkpoints(), generation, list(self._program.sources))
         self._checkpoint.create()
         return self._manifest
@@ -225,6 +226,7 @@ class Driver:
 
     def close(self) -> None:
         self._ahead.close()
+        self._behind.close()
         if self._collector is not None:
             self._collector.close()
         if self._tail is not None:
@@ -237,7 +239,7 @@ class Driver:
         if once:
             tail.stop_at_end()
         try:
-            while not self._stop.is_set() and self._ahead.failure is None:
+            while not self._stop.is_set() and self._ahead.failure is None and self._behind.failure is None:
                 began_s = self._clock.monotonic_s()
                 ends = tail.ends(self.head.sources)
                 if ends:
@@ -252,10 +254,11 @@ class Driver:
                         self._idle()
                     tail.wait(self.head.sources, POLL_S)
         finally:
-            try:
-                self._ahead.settle()
-            except BaseException as error:
-                self._failure = self._failure or error
+            for each in (self._ahead, self._behind):
+                try:
+                    each.settle()
+                except BaseException as error:
+                    self._failure = self._failure or error
 
     def take(self, tail: Tail, ends: Mapping[str, Any]) -> bool:
         """One epoch from where the sources stand up to `ends`; whether it was one of few rows, which is committed on return. Another one is
@@ -416,10 +419,19 @@ class Driver:
             alone_s = 0.0 if report.rows_in else report.duration_s.get("total", 0.0)
             report = replace(report, pause_s=planned_s + alone_s)
         self._units = None if self._units == len(prepared.mapping.units) else self._units
-        self._delivery.deliver(self.manifest)
-        self._acknowledge()
-        self._collect()
+        manifest = self.manifest
+        self._behind.settle()
+        if prepared.batch.ranges is None or report.vnodes_moved:
+            self._follow_up(manifest, report)
+        else:
+            self._behind.begin(lambda: self._follow_up(manifest, report))
         self.epoch_began_s = None
+
+    def _follow_up(self, manifest: Manifest, report: EpochReport) -> None:
+        """What is to be done once an epoch is committed."""
+        self._delivery.deliver(manifest)
+        self._acknowledge(manifest)
+        self._collect()
         if self._on_epoch is not None:
             self._on_epoch(report)
 
@@ -436,9 +448,9 @@ class Driver:
         elif self._collector.failure is not None:
             self._collector.settle()
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self, manifest: Manifest) -> None:
         for name, source in self._program.sources.items():
-            self._sources.acknowledge(source, self.manifest.sources[name])
+            self._sources.acknowledge(source, manifest.sources[name])
 
     def _backfill(self) -> None:
         """New views over what was there before them."""

@@ -276,6 +276,14 @@ class EpochRunner:
             work.rows_in[stage.stage_id] = results[0].rows_in
             self._take(plan, stage, results, work)
             return
+        plain = self._kept_plans.plain(plan, stage) if read else None
+        result = None if plain is None else plain.run(task, read[plain.feed.origin])
+        if plain is not None and result is not None:
+            if self._kept_plans.is_counted(plan, stage, plain.feed.origin):
+                work.counts[plain.feed.origin] = SourceCounts(result.rows_in)
+            work.rows_in[stage.stage_id] = result.rows_in
+            self._take(plan, stage, [result], work)
+            return
         kept = self._kept_plans.stage(spark, plan, stage)
         results = run_stage(spark, kept.planned, task, read)
         self._count_errors(kept.planned, stage, work)

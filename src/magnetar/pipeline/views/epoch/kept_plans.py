@@ -1,4 +1,4 @@
-"""Jobs for epochs of few rows: each stage planned once, as one task that has all vnodes, and run again for every epoch.
+"""Epochs of few rows: each stage planned once, as one task that has all vnodes, and run again for every epoch; plain ones without Spark.
 
 Planning a job takes Spark longer than an epoch of few rows takes to work, and a shuffle longer than the rows. Such a job has neither: what
 it reads, and what its units are told, travels as properties of the job. A run of such an epoch holds all vnodes; a unit that has some
@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from magnetar.hashing.vnode import DEFAULT_VNODES
 from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.views.epoch.plain_stage import PlainSource, PlainStage, plain_stage
 from magnetar.pipeline.views.epoch.spark_steps import apply_feed, feed_name
 from magnetar.pipeline.views.epoch.stage_job import kept_changes_frame, kept_source_frame, plan_kept_stage, spark_schema
 from magnetar.pipeline.views.lowering.program import Program
@@ -100,6 +102,29 @@ class KeptPlans:
     program: Program
     sources: Sources
     _stages: dict[tuple[str, str], KeptStage] = field(default_factory=dict)
+    _plain: dict[tuple[str, str], PlainStage | None] = field(default_factory=dict)
+
+    def plain(self, plan: ViewPlan, stage: Stage) -> PlainStage | None:
+        """What runs a stage without Spark, where that can be."""
+        key = (plan.name, stage.stage_id)
+        if key not in self._plain:
+            self._plain[key] = self._as_plain(plan, stage)
+        return self._plain[key]
+
+    def _as_plain(self, plan: ViewPlan, stage: Stage) -> PlainStage | None:
+        if len(stage.feeds) != 1:
+            return None
+        (feed,) = stage.feeds
+        if not self.program.reads_source(plan, feed):
+            return plain_stage(stage, None, self._changes(plan, feed))
+        if feed.origin in self.program.watermarks:
+            return None
+        source = self.program.sources[feed.origin]
+        return plain_stage(stage, PlainSource.of(source, self.sources.reading(source)[0]), None)
+
+    def is_counted(self, plan: ViewPlan, stage: Stage, name: str) -> bool:
+        """Whether the rows of a source are counted in this stage."""
+        return name in self._first_read(plan, stage)
 
     def stage(self, spark: SparkSession, plan: ViewPlan, stage: Stage) -> KeptStage:
         """The job of a stage."""
@@ -145,7 +170,7 @@ class KeptPlans:
 
     def _frame(self, spark: SparkSession, plan: ViewPlan, stage: Stage, feed: Feed) -> DataFrame:
         if not self.program.reads_source(plan, feed):
-            return kept_changes_frame(spark, feed.origin, self.files, self._changes_schema(plan, feed))
+            return kept_changes_frame(spark, feed.origin, self.files, spark_schema(self._changes(plan, feed)))
         source = self.program.sources[feed.origin]
         options, schema = self.sources.reading(source)
         raw = kept_source_frame(spark, source.name, options, schema)
@@ -159,12 +184,13 @@ class KeptPlans:
             columns.append(F.expr(f"unix_micros(max(cast({time} AS timestamp)))").alias(_NEWEST))
         return frame.observe(source.name, *columns)
 
-    def _changes_schema(self, plan: ViewPlan, feed: Feed) -> str:
+    def _changes(self, plan: ViewPlan, feed: Feed) -> pa.Schema:
+        """The columns of what a feed reads that is no source."""
         for stage in plan.stages:
             if stage.stage_id == feed.origin:
-                return spark_schema(stage.operator.output_schema)
+                return stage.operator.output_schema
         other = next(each for each in self.program.plans if each.name == feed.origin)
-        return spark_schema(other.stages[-1].operator.output_schema)
+        return other.stages[-1].operator.output_schema
 
     def _first_read(self, plan: ViewPlan, stage: Stage) -> tuple[str, ...]:
         """The sources that no stage before this one reads."""
