@@ -17,9 +17,10 @@ from magnetar.pipeline.connect.options import Connection, read_options
 from magnetar.pipeline.connect.raw import entries as entries_module
 from magnetar.pipeline.connect.raw.connection import RawConnection
 from magnetar.pipeline.connect.raw.entries import Entry, RawEntries, read_entry
+from magnetar.pipeline.connect.reading import range_reader
 from magnetar.pipeline.connect.reading.counting import Counter
 from magnetar.pipeline.connect.reading.entries import ClientEntries
-from magnetar.pipeline.connect.reading.range_reader import read_entries
+from magnetar.pipeline.connect.reading.range_reader import KeptConnections, read_entries
 from magnetar.testing.server import ServerProcess
 from tests.support.topics import produce
 from tests.support.waiting import wait_until
@@ -202,3 +203,64 @@ def test_a_ledger_that_is_gone_was_read_to_its_end_or_was_not(
     within = Range(topic, Position(first.ledger, 1, 1), last)
     with pytest.raises(DataLossError, match="not there any more"):
         list(read_entries(read_options(given), within))
+
+
+def test_ranges_of_one_connection_are_those_of_many(
+    server: ServerProcess, client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranges that end in the middle of batches, rows that come later, a range that begins elsewhere, and connections that break."""
+    options = read_options({"service.url": server.service_url, "topic": topic})
+    opened: list[RawConnection] = []
+
+    def watched(*arguments: object) -> RawConnection:
+        opened.append(connect_to(*arguments))
+        return opened[-1]
+
+    connect_to = entries_module.connect_to
+    monkeypatch.setattr(entries_module, "connect_to", watched)
+    monkeypatch.setattr(range_reader, "KEPT_S", 1e9)
+    monkeypatch.setattr(range_reader, "KEPT_AT_ALL_S", 1e9)
+    producer = client.create_producer(topic, **BATCHING)
+    sent: list[bytes] = []
+    ids: list[pulsar.MessageId] = []
+
+    def publish(count: int) -> None:
+        values = [b"%d" % (len(sent) + number) for number in range(count)]
+        sent.extend(values)
+        for value in values:
+            producer.send_async(value, lambda _result, at: ids.append(at))
+        producer.flush()
+
+    kept = KeptConnections()
+
+    def values_of(first: int, last: int) -> list[bytes | None]:
+        """Of the messages between two numbers; the first one is read from the topic's beginning."""
+        start = EARLIEST if first == 0 else id_position(ids[first - 1]).after()
+        end = id_position(ids[last - 1]).after()
+        return [
+            value
+            for entry in read_entries(options, Range(topic, start, end), kept)
+            for value in entry.messages.values()
+        ]
+
+    publish(250)
+    assert values_of(0, 30) == sent[:30]
+    assert values_of(30, 130) == sent[30:130]
+    assert values_of(130, 250) == sent[130:250]
+    publish(80)
+    assert values_of(250, 330) == sent[250:330]
+    assert len(opened) == 1
+    publish(20)
+    assert values_of(100, 200) == sent[100:200]
+    assert len(opened) == 2
+    opened[-1].close()  # by whomever
+    publish(10)
+    assert values_of(200, 360) == sent[200:360]
+    assert len(opened) == 3
+    assert values_of(200, 210) == sent[200:210]
+    assert values_of(210, 220) == sent[210:220]
+    assert len(opened) == 4
+    monkeypatch.setattr(range_reader, "KEPT_S", 0.0)
+    assert values_of(220, 230) == sent[220:230]
+    assert len(opened) == 5
+    kept.close()

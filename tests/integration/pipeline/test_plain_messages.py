@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from magnetar.pipeline.connect.options import read_options
+from magnetar.pipeline.connect.reading.range_reader import KeptConnections
 from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.views.epoch.plain_stage import PlainSource
@@ -132,7 +133,7 @@ def random_messages(count: int, seed: int) -> list[bytes]:
 def test_messages_are_read_as_spark_reads_them(spark: SparkSession) -> None:
     source = parse_one(SOURCE)
     assert isinstance(source, CreateSource)
-    plain = PlainSource.of(source, read_options(reader_options(source)))
+    plain = PlainSource.of(source, read_options(reader_options(source)), KeptConnections())
     assert plain is not None
     messages = [*USUAL, *UNUSUAL, *random_messages(3000, 7)]
     raw = spark.createDataFrame([(at, value) for at, value in enumerate(messages)], "at INT, value BINARY").repartition(

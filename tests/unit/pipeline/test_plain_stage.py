@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from magnetar.pipeline.connect.options import read_options
+from magnetar.pipeline.connect.reading.range_reader import KeptConnections
 from magnetar.pipeline.operators.aggregate import aggregate
 from magnetar.pipeline.operators.aggregate_functions import Call
 from magnetar.pipeline.sql.computed import Computed
@@ -27,7 +28,7 @@ def source(columns: str = "k VARCHAR, n BIGINT", form: str = "FORMAT PLAIN ENCOD
         f"CREATE SOURCE s ({columns}) WITH (connector = 'pulsar', topic = 't', service.url = 'pulsar://a:1') {form}"
     )
     assert isinstance(found, CreateSource)
-    return PlainSource.of(found, read_options(reader_options(found)))
+    return PlainSource.of(found, read_options(reader_options(found)), KeptConnections())
 
 
 def stage(*steps: Step, place_by: tuple[str, ...] = ("k",)) -> Stage:

@@ -229,6 +229,8 @@ class Driver:
         self._behind.close()
         if self._collector is not None:
             self._collector.close()
+        if self._kept is not None:
+            self._kept.close()
         if self._tail is not None:
             self._tail.close()
         self._delivery.close()

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from magnetar.hashing.vnode import DEFAULT_VNODES
+from magnetar.pipeline.connect.reading.range_reader import KeptConnections
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.views.epoch.plain_stage import PlainSource, PlainStage, plain_stage
 from magnetar.pipeline.views.epoch.spark_steps import apply_feed, feed_name
@@ -120,7 +121,12 @@ class KeptPlans:
         if feed.origin in self.program.watermarks:
             return None
         source = self.program.sources[feed.origin]
-        return plain_stage(stage, PlainSource.of(source, self.sources.reading(source)[0]), None)
+        return plain_stage(stage, PlainSource.of(source, self.sources.reading(source)[0], KeptConnections()), None)
+
+    def close(self) -> None:
+        for each in self._plain.values():
+            if each is not None:
+                each.close()
 
     def is_counted(self, plan: ViewPlan, stage: Stage, name: str) -> bool:
         """Whether the rows of a source are counted in this stage."""

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from magnetar.pipeline.connect.reading.columns import Columns, schema_for
-from magnetar.pipeline.connect.reading.range_reader import read_range
+from magnetar.pipeline.connect.reading.range_reader import KeptConnections, read_range
 from magnetar.pipeline.operators.changelog import CHANGE, INSERT
 from magnetar.pipeline.sql.computed import fails
 from magnetar.pipeline.sql.statements import CreateSource
@@ -77,14 +77,15 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PlainSource:
-    """`kinds`: by stored column. `quoted`: the columns' names as messages spell them."""
+    """`kinds`: by stored column. `quoted`: the columns' names as messages spell them. `kept`: of this source alone."""
 
     options: ReadOptions
     kinds: Mapping[str, _Kind]
     quoted: tuple[bytes, ...]
+    kept: KeptConnections
 
     @staticmethod
-    def of(source: CreateSource, options: ReadOptions) -> PlainSource | None:
+    def of(source: CreateSource, options: ReadOptions, kept: KeptConnections) -> PlainSource | None:
         """None for a source whose messages are not plain JSON of plain columns."""
         if (source.format.format, source.format.encode) != ("PLAIN", "JSON") or not source.columns:
             return None
@@ -94,13 +95,15 @@ class PlainSource:
             if kind is None or column.generated is not None:
                 return None
             kinds[column.name] = kind
-        return PlainSource(options, kinds, tuple(json.dumps(name, ensure_ascii=False).encode() for name in kinds))
+        return PlainSource(options, kinds, tuple(json.dumps(name, ensure_ascii=False).encode() for name in kinds), kept)
 
     def read(self, ranges: Iterable[Range]) -> list[dict[str, Any]] | None:
         """The messages as rows; None when one of them is Spark's to judge. Raises what `read_range` raises."""
         rows: list[dict[str, Any]] = []
         for part in ranges:
-            for batch in read_range(self.options, part, Columns(schema_for(("value",)), self.options.connection)):
+            for batch in read_range(
+                self.options, part, Columns(schema_for(("value",)), self.options.connection), kept=self.kept
+            ):
                 some = self.decoded(batch.column(0).to_pylist())
                 if some is None:
                     return None
@@ -168,6 +171,10 @@ class PlainStage:
         freeze()
         result = run_unit(task, 0, {self.feed.input: rows} if rows.num_rows else {}, stays=True)
         return replace(result, seconds={**result.seconds, TASK_S: perf_counter() - began})
+
+    def close(self) -> None:
+        if self.source is not None:
+            self.source.kept.close()
 
     def _of_source(self, ranges: Sequence[Range]) -> pa.Table | None:
         assert self.source is not None
