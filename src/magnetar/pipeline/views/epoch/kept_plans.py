@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-SMALL_TRIGGER_S: Final = 0.02
-"""Between the beginnings of two epochs of few rows at least: where they take less, several messages still share one."""
+SMALL_TRIGGER_S: Final = 0.04
+"""Between the beginnings of two epochs of few rows at least: plain ones take less, and each costs CPU here and where views are served."""
 
 SMALL_ROWS: Final = 10_000
 SMALL_ENTRIES: Final = 1_000
