@@ -32,6 +32,7 @@ from typing import Any
 from bench.faults.checkers import CHECKERS, SHOWN_MAX
 from bench.faults.failovers import geo
 from bench.faults.history import History, read
+from bench.faults.planted import PLANTED
 from bench.faults.schedule import FAULTS, Nemesis
 from bench.faults.targets import ApachePulsar, Cluster, Magnetar, Regions, RollingUpgrade, Target
 from bench.faults.views import views
@@ -65,7 +66,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 
 
 def open_target(kind: str, folder: Path, workload: str, planted: str, faults: Sequence[str]) -> Target:
-    settings = SETTINGS.get(workload, {})
+    settings = SETTINGS.get(workload, {}) | dict(PLANTED[planted].settings if planted else {})
     if workload in REGIONS:
         return Regions(folder, settings, planted)
     if kind == "magnetar":
@@ -141,8 +142,6 @@ def show(result: dict[str, Any], as_json: bool) -> None:
 
 
 def run_planted(args: argparse.Namespace) -> int:
-    from bench.faults.planted import PLANTED
-
     names = list(PLANTED) if args.planted == "all" else [args.planted]
     if set(names) - set(PLANTED):
         raise SystemExit(f"No bug is called '{args.planted}'. These are: {'; '.join(PLANTED)}.")

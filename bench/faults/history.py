@@ -31,7 +31,12 @@ class History:
         with (folder / f"{name}.jsonl").open("w") as lines, (folder / f"{name}.edn").open("w") as forms:
             for event in self.events:
                 lines.write(json.dumps(event) + "\n")
-                forms.write(edn({key: _spoken(key, each) for key, each in event.items()}) + "\n")
+                forms.write(written(event) + "\n")
+
+
+def written(event: Event) -> str:
+    """The event in EDN, as Elle and Knossos read it."""
+    return edn({key: _spoken(key, each) for key, each in event.items()})
 
 
 def read(path: Path) -> list[Event]:

@@ -1,6 +1,6 @@
 """Traces of simulated runs, checked by TLC against the models of this folder.
 
-  TLA2TOOLS=JAR python -m tests.models                      1,000 seeds of ledgers and 1,000 of brokers
+  TLA2TOOLS=JAR python -m tests.models                      1,000 seeds each of ledgers, brokers, and clusters that replicate
   TLA2TOOLS=JAR python -m tests.models --seeds 50 --first 7
   TLA2TOOLS=JAR python -m tests.models --planted            the simulator's deliberate bugs, by the scripts that catch them
   TLA2TOOLS=JAR python -m tests.models --models             the models themselves, all behaviours of small ones
@@ -20,6 +20,7 @@ from pathlib import Path
 from magnetar.testing.sim.mutations import MUTATIONS, mutated
 from tests.models.checker import first_refused_event, jar, model_is_right, refused
 from tests.models.recording import Trace, bundles_of, ledgers_of, ledgers_of_script
+from tests.models.replication import clusters_of
 from tests.simulation.test_mutations import CAUGHT_BY_SCRIPT
 
 BATCH = 50
@@ -32,6 +33,17 @@ def ledgers(seed: str) -> list[tuple[str, Trace]]:
 
 def brokers(seed: str) -> list[tuple[str, Trace]]:
     return [(f"seed {seed} --brokers", bundles_of(seed))]
+
+
+def clusters(seed: str) -> list[tuple[str, Trace]]:
+    return [(f"seed {seed} of clusters", clusters_of(seed))]
+
+
+RECORDED = {
+    "ledgers": ("LedgerTrace", ledgers),
+    "brokers": ("BundlesTrace", brokers),
+    "clusters": ("ReplicatedSubscriptionsTrace", clusters),
+}
 
 
 def check_seeds(
@@ -75,6 +87,7 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--of", nargs="*", choices=RECORDED, default=list(RECORDED), help="only these")
     parser.add_argument("--planted", action="store_true")
     parser.add_argument("--models", action="store_true")
     args = parser.parse_args()
@@ -85,7 +98,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="magnetar-models-") as name:
         folder = Path(name)
         if args.models:
-            for module in ("BundlesModel", "LedgerModel"):
+            for module in ("BundlesModel", "LedgerModel", "ReplicatedSubscriptionsModel"):
                 found = [
                     line for line in model_is_right(module, folder, tlc).splitlines() if "states generated" in line
                 ]
@@ -94,10 +107,7 @@ def main() -> int:
         if args.planted:
             check_planted(folder, tlc)
             return 0
-        checked = [
-            check_seeds("LedgerTrace", ledgers, args.first, args.seeds, folder, tlc),
-            check_seeds("BundlesTrace", brokers, args.first, args.seeds, folder, tlc),
-        ]
+        checked = [check_seeds(*RECORDED[name], args.first, args.seeds, folder, tlc) for name in args.of]
         return 0 if all(checked) else 1
 
 

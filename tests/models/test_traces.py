@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.broker.replication.replicated_subscription import SnapshotCache
 from magnetar.testing.sim.mutations import mutated
 from magnetar.testing.sim.run import run_seed
 from tests.models import checker
 from tests.models.recording import LedgerRecord, bundles_of, ledgers_of, ledgers_of_script, recording_ledgers
+from tests.models.replication import clusters_of
+from tests.property.broker.geo_model import Model, play
+from tests.property.broker.test_replicated_subscription_properties import OneRound, forwards_or_backwards
 from tests.simulation.test_mutations import CAUGHT_BY_SCRIPT
 
 REFUSED = (
@@ -88,3 +92,38 @@ def test_a_broker_that_serves_without_owning_is_refused(tlc: Path, tmp_path: Pat
     late = [*trace, ("deliver", 1, 1)]
     assert checker.refused("BundlesTrace", [trace, late], tmp_path, tlc) == [1]
     assert checker.first_refused_event("BundlesTrace", late, tmp_path, tlc) == 5
+
+
+# ---- Replicated subscriptions
+
+
+def test_recording_clusters_changes_nothing() -> None:
+    plain = play(Model(3), 5, 400)
+    recorded = clusters_of("5", 3)
+    messages = sum(event[0] == "publish" for event in recorded)
+    assert messages == len(
+        {entry.body for region in plain.regions for entry in region.log if isinstance(entry.body, int)}
+    )
+    assert sum(event[0] == "snapshot" for event in recorded) == plain.snapshots
+
+
+def test_clusters_are_accepted_and_planted_bugs_are_not(
+    tlc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces = [clusters_of(str(seed)) for seed in range(3, 6)]
+    assert {"snapshot", "update", "move", "consumed"} <= {event[0] for trace in traces for event in trace}
+    clean = len(traces)
+    traces.append(clusters_of("1", 3, builder=OneRound))
+    traces.append(clusters_of("1", 3, steps=800, decide_update=forwards_or_backwards))
+    with monkeypatch.context() as patched:
+        patched.setattr(SnapshotCache, "at_or_before", lambda cache, mark_delete: cache.newest)
+        traces.append(clusters_of("1", 2))
+    assert checker.refused("ReplicatedSubscriptionsTrace", traces, tmp_path, tlc) == list(range(clean, len(traces)))
+
+
+def test_a_model_that_asks_once_skips_a_message(tlc: Path, tmp_path: Path) -> None:
+    """Which is what the second round of questions is for."""
+    checker.lay_out(tmp_path, [])
+    asks_once = ("-config", "ReplicatedSubscriptionsOneRound.cfg")
+    output = checker.run_tlc("ReplicatedSubscriptionsModel", tmp_path, tlc, *asks_once)
+    assert "Invariant NothingSkipped is violated" in output

@@ -312,8 +312,8 @@ class Model:
         decision = self.decide(update, region.name, mark_delete)
         if decision is None:
             return
-        self.moves += 1
         index = region.index(decision.position)
+        self._moved(region, index)
         if region.messages(index) - self.acknowledged:
             raise Violation(f"{region.name} skips messages that nobody has acknowledged")
         if isinstance(decision, CreateSubscription):
@@ -328,6 +328,10 @@ class Model:
         subscription.acked = {each for each in subscription.acked if each > index}
         subscription.core.moved_by_update(decision.position)
         self._advance(subscription)
+
+    def _moved(self, region: Region, index: int) -> None:
+        """The cursor goes to `index`, because another cluster says so."""
+        self.moves += 1
 
     def validate(self) -> None:
         for region in self.regions:
