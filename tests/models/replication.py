@@ -114,6 +114,11 @@ class RecordedModel(Model):
             self.trace.append(("consumed", region.number + 1, upto + 1))
         super()._advance(subscription)
 
+    def _told(self, region: Region, update: SubscriptionUpdate | None) -> None:
+        """Written, whether it is right or not: that is for the model to say."""
+        if update is not None:
+            region.outbox.append((update, None))
+
     def _moved(self, region: Region, index: int) -> None:
         self.trace.append(("move", region.number + 1, index + 1))
         super()._moved(region, index)
