@@ -7,7 +7,7 @@ import threading
 import time
 
 from bench.faults.history import History
-from bench.faults.targets import Target
+from bench.faults.targets import START_TIMEOUT_S, Target
 
 FAULTS = ("kill", "pause", "partition", "partition-up", "partition-down", "clock", "disk", "upgrade")
 HOUR_S = 3600.0
@@ -65,6 +65,6 @@ class Nemesis(threading.Thread):
 
     def finish(self) -> None:
         self._over.set()
-        self.join(200)
+        self.join(START_TIMEOUT_S + 20)  # a start may be under way
         if self.error is not None:
             raise self.error

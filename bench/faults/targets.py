@@ -28,7 +28,7 @@ from magnetar.testing.server import ServerProcess
 
 SITE = Path(__file__).resolve().parent / "site"
 """Goes onto the servers' PYTHONPATH: its sitecustomize makes clocks wrong and plants bugs."""
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 600.0
 TINY_DISK_MIB = 96
 LINK_DELAY_S = 0.02
 """Between two clusters, one way."""

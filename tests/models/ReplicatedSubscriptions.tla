@@ -52,9 +52,9 @@ ToCopy(x, y) ==
   {k \in (passed[x][y] + 1)..Len(log[x]) : log[x][k].from = x /\ log[x][k].to \in {0, y}}
 
 Copy(x, y) ==
-  /\ ToCopy(x, y) # {}
-  /\ LET next == CHOOSE k \in ToCopy(x, y) : \A j \in ToCopy(x, y) : k <= j
-     IN Write(y, log[x][next]) /\ passed' = [passed EXCEPT ![x][y] = next]
+  /\ LET waiting == ToCopy(x, y)
+         next == CHOOSE k \in waiting : \A j \in waiting : k <= j
+     IN waiting # {} /\ Write(y, log[x][next]) /\ passed' = [passed EXCEPT ![x][y] = next]
   /\ UNCHANGED <<among, messages, taken, acked, mark>>
 
 Back(x, y, place) ==

@@ -18,8 +18,11 @@ Step(event) ==
     [] event[1] = "update" -> Update(event[2], event[3])
     [] event[1] = "move" -> Move(event[2], event[3])
 
+(* Only these events can make it false. *)
+Kept(event) == event[1] \in {"consumed", "move"} => MessagesUpTo(event[2], event[3]) \subseteq acked
+
 Next ==
-  /\ CASE at <= Len(Recorded[run]) -> Step(Recorded[run][at]) /\ NothingSkipped' /\ at' = at + 1
+  /\ CASE at <= Len(Recorded[run]) -> Kept(Recorded[run][at]) /\ Step(Recorded[run][at]) /\ at' = at + 1
        [] at = Len(Recorded[run]) + 1 -> PrintT(<<"accepted", run>>) /\ at' = at + 1 /\ UNCHANGED vars
        [] OTHER -> UNCHANGED <<vars, at>>
   /\ UNCHANGED run
