@@ -78,6 +78,29 @@ def open_target(kind: str, folder: Path, workload: str, planted: str, faults: Se
     return Cluster(folder, settings, planted, 1 if kind.endswith("zookeeper") else 0)
 
 
+ESSENTIAL = {
+    "set": "add",
+    "dedup": "add",
+    "key-shared": "deliver",
+    "acks": "ack",
+    "register": "write",
+    "transactions": "txn",
+    "pipeline": "pass",
+    "geo": "deliver",
+    "view": "view",
+}
+"""What has to have succeeded at least once, or a run says nothing. Of transactions, one that appends."""
+
+
+def did_something(workload: str, history: History) -> bool:
+    return any(
+        event["type"] == "ok"
+        and event["f"] == ESSENTIAL[workload]
+        and (event["f"] != "txn" or event["value"][0][0] == "append")
+        for event in history.events
+    )
+
+
 def run_once(args: argparse.Namespace, workload: str, faults: Sequence[str], seed: str, planted: str) -> dict[str, Any]:
     """One workload on a new server, from its first message to the checker's verdict."""
     folder = Path(tempfile.mkdtemp(prefix="magnetar-faults-", dir=args.dir))
@@ -101,6 +124,8 @@ def run_once(args: argparse.Namespace, workload: str, faults: Sequence[str], see
         name = f"{args.target}-{workload}-{seed}" + (f"-{planted.replace(' ', '-')}" if planted else "")
         if args.histories is not None:
             history.write(args.histories, name)
+        if not did_something(workload, history):
+            raise RuntimeError(f"no '{ESSENTIAL[workload]}' of {workload} succeeded, so this run says nothing")
         problems = CHECKERS[workload](history.events)
         return {
             "target": args.target,

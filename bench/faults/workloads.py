@@ -364,6 +364,14 @@ def registers(run: Run) -> Callable[[], None]:
 
 # ---- transactions: list-append
 
+COORDINATOR_TOPIC = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
+"""Who serves it has the coordinator, and Apache Pulsar opens it for nobody who has not looked the topic up."""
+
+
+def with_coordinator(connection: RawTransactions) -> None:
+    connection.lookup(COORDINATOR_TOPIC)
+    connection.connect_coordinator()
+
 
 def appending(run: Run, process: int, topics: list[str]) -> None:
     """Transactions that append to one to three topics; every fourth is aborted on purpose."""
@@ -376,7 +384,7 @@ def appending(run: Run, process: int, topics: list[str]) -> None:
     me = process + 10 * connections[0]  # who does not know how an operation ended goes on under a new name
     value: list[list[Any]] = []
     try:
-        connection.connect_coordinator()
+        with_coordinator(connection)
         for number, topic in enumerate(topics):
             connection.lookup(topic)
             answer = connection.producer(topic, producer_id=number + 1)
@@ -465,7 +473,7 @@ def passing_on(run: Run, process: int, source: str, sink: str) -> None:
     rng = run.random((process, time.monotonic_ns()))
     connection, output = run.target.dial(source, ANSWER_S), run.target.dial(sink, ANSWER_S)
     try:
-        connection.connect_coordinator()
+        with_coordinator(connection)
         answer = output.producer(sink)
         if answer.type != BaseCommand.PRODUCER_SUCCESS:
             raise ConnectionRefusedError(answer.error.message)

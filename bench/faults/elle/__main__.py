@@ -37,8 +37,8 @@ EXCLUDED = frozenset(
 which they came, so two transactions may be stored in opposite orders in two topics (G0, and what follows from it), in Pulsar as here."""
 
 
-UNDECIDED = "unknown"
-"""Knossos has searched for five minutes."""
+UNDECIDED = frozenset(("unknown", "empty-transaction-graph"))
+"""Knossos has searched for five minutes; or no transaction that was read has committed."""
 
 
 def kind_of(events: list[Event]) -> str:
@@ -97,12 +97,12 @@ def main(words: Sequence[str] | None = None) -> int:
     broken = undecided = False
     for path, (kind, events), found in zip(args.files, histories, said_of_each, strict=True):
         bad = sorted(EXCLUDED & found.keys())
-        besides = sorted(found.keys() - EXCLUDED - {UNDECIDED})
+        besides = sorted(found.keys() - EXCLUDED - UNDECIDED)
         broken = broken or bool(bad)
         count = sum(event["type"] == "ok" for event in operations(events, kind))
         said = ", ".join(f"{found[name]} {name}" for name in bad) or "nothing broken"
-        if UNDECIDED in found:
-            said, undecided = "no verdict in time", True
+        if UNDECIDED & found.keys():
+            said, undecided = f"no verdict ({', '.join(sorted(UNDECIDED & found.keys()))})", True
         note = f"; not excluded: {', '.join(f'{found[name]} {name}' for name in besides)}" if besides else ""
         print(f"{path.name}: {said} in {count:,} operations by {'Elle' if kind == 'txn' else 'Knossos'}{note}")
     return 1 if broken else 2 * undecided
