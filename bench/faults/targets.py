@@ -201,7 +201,12 @@ class ApachePulsar(Target):
         self._command += ["--bookkeeper-port", str(bookie_port)]
         self._http_port = http_port
         self._process: subprocess.Popen[bytes] | None = None
-        self.start_again()
+        try:
+            self.start_again()
+        except BaseException:
+            if self._process is not None:
+                self.kill()
+            raise
         self.proxy = StallingProxy(self.port)
 
     @property
@@ -245,7 +250,11 @@ class Cluster(Target):
         os.environ.update(self.environment(folder, planted))
         words = [f"{key}={value}" for key, value in settings.items()]
         self.processes = ClusterProcesses(folder / "cluster", bookies=3, brokers=2, zookeeper=zookeeper, settings=words)
-        self.processes.start()
+        try:
+            self.processes.start()
+        except BaseException:
+            self.processes.close()
+            raise
         self.http_url = self.processes.http_url
         self.chosen: list[str] = []
         self._turn = 0
