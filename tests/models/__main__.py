@@ -94,7 +94,7 @@ def main() -> int:
     logging.disable(logging.CRITICAL)  # simulated processes fail all the time
     tlc = jar()
     if tlc is None:
-        parser.error("TLC is needed: set TLA2TOOLS to the path of tla2tools.jar (tests/models/build-tlc makes one)")
+        parser.error("TLC is needed: set TLA2TOOLS to the path of tla2tools.jar, which is part of each release of TLA+")
     with tempfile.TemporaryDirectory(prefix="magnetar-models-") as name:
         folder = Path(name)
         if args.models:

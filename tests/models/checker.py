@@ -1,6 +1,6 @@
 """TLC over recorded traces.
 
-TLC is not on any package registry: $TLA2TOOLS names its jar, which `tests/models/build-tlc` makes of its sources.
+TLC is not on any package registry: $TLA2TOOLS names its jar, tla2tools.jar of a release of TLA+.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ REFUSED = (
 def tlc() -> Path:
     found = checker.jar()
     if found is None:
-        pytest.skip("needs java and TLC, whose jar $TLA2TOOLS names (tests/models/build-tlc)")
+        pytest.skip("needs java and TLC, whose jar $TLA2TOOLS names")
     return found
 
 

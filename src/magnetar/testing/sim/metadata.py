@@ -74,6 +74,11 @@ class MetadataService:
             self.wires.loop.trace.add(self.wires.loop.now_s, MACHINE, f"session {session_id} expires")
             self.tree.end(session_id)
 
+    def is_deposed(self, name: str) -> bool:
+        """Whether the process of that name has had a session, and none is left."""
+        sessions = [number for number, process in self.owners.items() if process.name == name]
+        return bool(sessions) and not any(self.tree.is_alive(number) for number in sessions)
+
     def _look_after(self, session_id: int) -> None:
         if not self.tree.is_alive(session_id):
             return

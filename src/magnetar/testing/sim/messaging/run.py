@@ -118,6 +118,7 @@ class MessagingRun:
         self.scenario = scenario
         self.history = History()
         self.promises = Promises(self.history, lambda: world.loop.now_s)
+        self.promises.is_deposed = world.metadata.is_deposed
         self.cluster = self._make_cluster()
         self.stopping = False
         """No new messages."""
