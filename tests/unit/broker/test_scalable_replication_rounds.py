@@ -32,6 +32,8 @@ class World:
         self.ends = {0: Position(1, 10)}
         self.acknowledged = {0: Position(1, 0)}
         self.log: list[tuple[str, Any]] = []
+        self.silent: set[int] = set()
+        """Segments whose brokers do not answer."""
         self.lost: Callable[[str, str], bool] = lambda cluster, what: False
         self.late: list[str] = []
         """Clusters whose next answers have not arrived yet."""
@@ -52,6 +54,8 @@ class World:
 
     async def places(self, name: TopicName) -> SegmentPlaces:
         segment_id = int(name.local_name.rpartition("-")[2])
+        if segment_id in self.silent:
+            raise ServiceNotReadyError(f"the broker of {name} does not answer")
         if segment_id not in self.ends:
             raise TopicNotFoundError(f"{name} does not exist")
         end = self.ends[segment_id]
@@ -188,5 +192,41 @@ def test_a_child_is_not_passed_before_its_parent_is_drained() -> None:
         world.acknowledged[0] = Position(1, 10)
         await until(lambda: bool(world.told("b")))
         assert world.told("b")[-1][0][4] > 1, "the place of the second snapshot"
+
+    played(World("b"), play)
+
+
+def test_a_segment_that_cannot_be_asked_holds_up_no_other() -> None:
+    """Its place is not known: no snapshot is taken then, and what was taken before is told as far as the other segments are."""
+
+    async def play(world: World, core: ReplicatedSubscriptions) -> None:
+        world.layout = SegmentLayout.create(2, 0)
+        world.ends = {0: Position(1, 10), 1: Position(1, 20)}
+        await until(lambda: world.counters.completed == 1)
+        assert not world.told("b"), "nothing is acknowledged"
+        world.silent = {1}
+        world.ends[0], world.acknowledged[0] = Position(1, 15), Position(1, 10)
+        await until(lambda: bool(world.told("b")))
+        assert [each[1] for each in world.told("b")[-1]] == [HASH_MAX // 2]
+        taken = world.counters.completed
+        assert taken == 1, "the end of segment 1 is not known"
+        (own,) = (await core.status()).subscriptions
+        assert "segment 1: the broker of" in own.reason
+        world.silent = set()
+        world.acknowledged[1] = Position(1, 20)
+        await until(lambda: world.told("b")[-1][-1][1] == HASH_MAX)
+        await until(lambda: world.counters.completed > taken)
+
+    played(World("b"), play)
+
+
+def test_a_segment_that_falls_silent_while_a_snapshot_is_taken_drops_it() -> None:
+    async def play(world: World, core: ReplicatedSubscriptions) -> None:
+        world.lost = lambda cluster, what: bool(world.silent.add(0))
+        await until(lambda: world.counters.timed_out == 1)
+        assert world.counters.completed == 0
+        world.lost = lambda cluster, what: False
+        world.silent.clear()
+        await until(lambda: world.counters.completed == 1)
 
     played(World("b"), play)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import REPORTED, TaskScope
-from magnetar.broker.errors import TopicNotFoundError
+from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.replication.ports import SnapshotCounters
 from magnetar.broker.replication.status import ClusterStatus
@@ -71,10 +71,15 @@ class TopicStatus(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far the subscriptions are in each segment of a layout."""
+    """How far the subscriptions are in each segment of a layout; one that is not in `segments` counts as not acknowledged."""
 
     layout: SegmentLayout
     segments: Mapping[int, SegmentPlaces]
+
+    def ends(self) -> dict[int, Position] | None:
+        """Where the active segments end; None unless all of them are known."""
+        known = {each.id: self.segments[each.id].end for each in self.layout.active if each.id in self.segments}
+        return known if len(known) == len(self.layout.active) else None
 
     def acknowledged(self, subscription: str) -> dict[int, Position]:
         """Everything before these places."""
@@ -129,6 +134,8 @@ class ReplicatedSubscriptions:
         """By subscription and cluster."""
         self.problems: dict[str, str] = {}
         """Why a cluster does not take part, for people."""
+        self.unknown: dict[int, str] = {}
+        """Why the places in a segment could not be had when they were last asked for."""
         self.waits_for: set[str] = set()
         """The clusters whose answers the snapshot under way lacks."""
         self.snapshot_ms = 0
@@ -194,24 +201,25 @@ class ReplicatedSubscriptions:
             self._taking = None
 
     async def _progress(self) -> Progress:
+        """As far as it can be had: while the broker of one segment does not answer, the places in others are told all the same."""
         layout = await self._layout()
-        found = {}
+        found, unknown = {}, {}
         for segment in layout.segments.values():
             try:
                 found[segment.id] = await self._segments.places(segment_name(self._topic, segment))
             except TopicNotFoundError:
                 continue  # deleted since
+            except MagnetarError as error:
+                unknown[segment.id] = str(error)
+        self.unknown = unknown
         return Progress(layout, found)
 
     # ---- Snapshots
 
     def _is_due(self, progress: Progress) -> bool:
         """Unless nothing has come since the newest one was taken."""
-        newest = self._taken.newest
-        ends = {
-            each.id: progress.segments[each.id].end for each in progress.layout.active if each.id in progress.segments
-        }
-        if len(ends) < len(progress.layout.active):
+        newest, ends = self._taken.newest, progress.ends()
+        if ends is None:
             return False
         return newest is None or newest.here != vector_of(progress.layout, ends)
 
@@ -247,8 +255,10 @@ class ReplicatedSubscriptions:
                     raise answer
                 rounds.answered(cluster, number, answer)
         progress = await self._progress()
-        active = progress.layout.active
-        return rounds.taken(vector_of(progress.layout, {each.id: progress.segments[each.id].end for each in active}))
+        ends = progress.ends()
+        if ends is None:
+            raise ServiceNotReadyError(f"the end of a segment is not known here: {self._unknown_text()}")
+        return rounds.taken(vector_of(progress.layout, ends))
 
     async def _answer_of(self, cluster: str) -> Vector:
         """It counts once everything that it speaks of has arrived here."""
@@ -316,6 +326,8 @@ class ReplicatedSubscriptions:
             return "; ".join(
                 f"cluster {cluster} is not asked or told: {why}" for cluster, why in sorted(self.problems.items())
             )
+        if self.unknown:
+            return f"no snapshot is taken while the brokers of segments do not answer: {self._unknown_text()}"
         if would_repeat == 0:
             return ""
         if self.waits_for:
@@ -323,6 +335,9 @@ class ReplicatedSubscriptions:
         if not told:
             return "no snapshot was passed since this broker controls the topic"
         return "the next snapshot is due, or not everything before the newest one is acknowledged"
+
+    def _unknown_text(self) -> str:
+        return "; ".join(f"segment {number}: {why}" for number, why in sorted(self.unknown.items()))
 
     # ---- What the others are told
 

@@ -46,9 +46,7 @@ SECRET_KEYS = ("metadataSecret", "bookieSharedSecret")
 BROKER_SESSION_MS = 2000
 """Of brokers on one machine, where nothing delays a sign of life: what a killed one served is taken over within this time."""
 
-OWN_FIELDS = frozenset(
-    {"data_dir", "port", "http_port", "bind_address", "metadata_service_uri", "metadata_store_url", "cluster_name"}
-)
+OWN_FIELDS = frozenset({"data_dir", "port", "http_port", "bind_address", "metadata_service_uri", "metadata_store_url"})
 """Fields that the cluster sets itself."""
 
 
