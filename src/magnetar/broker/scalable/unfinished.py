@@ -100,9 +100,13 @@ async def _looked_at_all(records: ScalableRecords, control: Control) -> bool:
 async def _looked_at(topic: TopicName, records: ScalableRecords, control: Control) -> bool:
     try:
         record = await records.get(topic)
-        if record is not None and record.pending is not None:
-            await control(topic)
+        if record is None or record.pending is None:
+            return True
+        await control(topic)
+        record = await records.get(topic)
     except MagnetarError as error:
         logger.info("change not looked for yet topic=%s error=%s", topic, error)
         return False
-    return True
+    return (
+        record is None or record.pending is None
+    )  # else its controller may be one that is gone, whose session has not ended

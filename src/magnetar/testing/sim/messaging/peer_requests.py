@@ -119,6 +119,8 @@ class PeerRequests(asyncio.Protocol):
                 await own.delete(name, query["force"] == "true")
             case "GET", ["subscriptions"]:
                 return await own.subscriptions(name)
+            case "GET", ["unsent"]:
+                return await own.unsent(name)
             case "GET", ["stats"]:
                 return await own.stats(name)
             case "PUT", ["subscription", subscription]:
