@@ -106,9 +106,9 @@ def of_duckdb(text: str) -> tuple[PgType, int]:
     decimal = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", text)
     if decimal is not None:
         return BY_NAME["numeric"], numeric_modifier(int(decimal[1]), int(decimal[2]))
-    if text.startswith(("STRUCT", "TUPLE")):
+    if text.startswith("TUPLE"):
         return BY_NAME["record"], -1
-    if text.startswith(("MAP", "UNION")):
+    if text.startswith(("STRUCT", "MAP", "UNION")):
         return BY_NAME["json"], -1
     return BY_NAME[_DUCKDB.get(text, "text")], -1
 
@@ -141,9 +141,7 @@ def of_arrow(kind: Any) -> tuple[PgType, int]:
         return BY_NAME["timestamptz" if kind.tz else "timestamp"], -1
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _array_of(of_arrow(kind.value_type)[0]), -1
-    if pa.types.is_struct(kind):
-        return BY_NAME["record"], -1
-    if pa.types.is_map(kind):
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
         return BY_NAME["json"], -1
     for names, found in (
         ((pa.bool_(),), "bool"),
