@@ -28,6 +28,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import cloudpickle
+
 from magnetar.base.clock import SystemClock
 from magnetar.pipeline.session import build_session
 from magnetar.pipeline.sql.catalog import Catalog
@@ -44,6 +48,7 @@ CREATE SOURCE s (k VARCHAR, v BIGINT)
 CREATE MATERIALIZED VIEW m AS SELECT k, count(*) AS c, sum(v) AS s, min(v) AS lo, max(v) AS hi FROM s GROUP BY k;
 """
 SCHEMA = "k string, v bigint"
+SCHEMA_NAMES = ("k", "v")
 WARM_UP = 2
 FILES_PER_EPOCH = 4
 """One would be one map task for everybody, with the other cores idle."""
@@ -70,14 +75,17 @@ class ParquetFiles:
     def range(self, spark: Any, source: Any, start: Any, end: Any) -> Any:
         raise NotImplementedError("a bench begins with an empty pipeline")
 
+    def native(self, source: Any, names: Mapping[str, str]) -> Any:
+        return ParquetRows(dict(names))
+
     def decoded(self, raw: Any, source: Any, counted: Any = None) -> Any:
         return raw.selectExpr("k", "v", "cast(0 AS tinyint) AS _change", "'' AS _row_id")
 
     def dead_letters(self, raw: Any, source: Any) -> None:
         return None
 
-    def tail(self, sources: Any) -> None:
-        return None
+    def tail(self, sources: Any) -> Any:
+        return FilesTail(self.directory)
 
     def reading(self, source: Any) -> Any:
         raise NotImplementedError("there is no topic to read from")
@@ -90,6 +98,61 @@ class ParquetFiles:
 
     def close(self) -> None:
         pass
+
+
+class FilesTail:
+    """The files of the directory as the end of a topic: some more of them an epoch. A position is a number of files."""
+
+    is_silent = False
+
+    def __init__(self, directory: Path) -> None:
+        self._files = [str(path) for path in sorted(directory.glob("*.parquet"))]
+
+    def stop_at_end(self) -> None:
+        pass
+
+    def ends(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        taken = start["s"].get("files", 0)
+        return {"s": {"files": taken + FILES_PER_EPOCH}} if taken < len(self._files) else {}
+
+    def ranges(self, name: str, start: Any, end: Any) -> list[str]:
+        return self._files[(start or {}).get("files", 0) : end["files"]]
+
+    pieces = ranges
+
+    def entries(self, name: str, parts: Any) -> int:
+        return sys.maxsize  # no epoch is one of few rows
+
+    def wait(self, start: Any, timeout_s: float) -> None:
+        pass
+
+    def wake(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class ParquetRows:
+    """Reads files in the task, as messages of a topic are read there. `names`: by the aggregate's name the file's."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+
+    def grouped(self, parts: Any, partials: Any) -> Any:
+        rows = pa.concat_tables(pq.read_table(path, use_threads=False, columns=list(SCHEMA_NAMES)) for path in parts)
+        return partials.of_rows(pa.table([rows.column(old) for old in self.names.values()], names=list(self.names)))
+
+
+if __name__ != "__main__" and __name__ in sys.modules:  # tasks cannot import a bench
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class FilesDriver(Driver):
+    """Reads files where the pipeline's own reads topics."""
+
+    def frame_of(self, name: str, pieces: Any) -> Any:
+        return self._spark.read.schema(SCHEMA).parquet(*pieces)
 
 
 def read_files(spark: Any, directory: Path) -> Any:
@@ -125,7 +188,7 @@ def ours(spark: Any, files: Path, place: Path, units: int) -> tuple[list[float],
         reports.append(report)
         ends.append(time.monotonic())
 
-    driver = Driver(spark, state, clock, program, ParquetFiles(files), on_epoch=done)
+    driver = FilesDriver(spark, state, clock, program, ParquetFiles(files), on_epoch=done, low_latency=True)
     run_driver(driver, claimed, views)
     return between(ends), reports
 

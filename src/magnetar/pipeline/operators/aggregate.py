@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from magnetar.hashing.vnode import DEFAULT_VNODES, VnodeHash
 from magnetar.pipeline.errors import ChangelogError, StateSchemaError
-from magnetar.pipeline.operators.aggregate_functions import ROWS, Aggregation, Call
+from magnetar.pipeline.operators.aggregate_functions import ROWS, Aggregation, Call, NativeColumn
 from magnetar.pipeline.operators.changelog import (
     CHANGE,
     checked,
@@ -121,6 +121,10 @@ class MergedAggregate:
     def spark_partials(self) -> list[tuple[str, str]]:
         """Names and Spark SQL of the columns that this aggregate takes for each group in place of rows."""
         return self._aggregation.spark_partials(self._append_only)
+
+    def native_partials(self) -> list[NativeColumn] | None:
+        """The same in DuckDB's SQL; None where it would not be the same. Among them may be columns that this aggregate does not take."""
+        return self._aggregation.native_partials() if self._append_only else None
 
     def apply(self, state: Slices, deltas: Deltas, context: EpochContext) -> OperatorResult:
         delta = self.received(deltas)

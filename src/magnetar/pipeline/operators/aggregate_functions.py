@@ -36,6 +36,30 @@ _SPARK_WEIGHT: Final = f"CASE WHEN {_SPARK_ADDS} THEN 1L ELSE -1L END"
 
 
 @dataclass(frozen=True)
+class NativeColumn:
+    """A column of partial results in DuckDB's SQL: `of_rows` over a group's rows, `merged` over such columns of the same group."""
+
+    name: str
+    of_rows: str
+    merged: str
+
+    @staticmethod
+    def summed(name: str, of_rows: str) -> NativeColumn:
+        """A whole number that is added."""
+        return NativeColumn(name, of_rows, f"CAST(sum({quoted_for_duckdb(name)}) AS BIGINT)")
+
+
+def quoted_for_duckdb(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def is_native(kind: pa.DataType) -> bool:
+    """Whether DuckDB compares, groups and gives back values of a type as Spark does."""
+    is_plain = (pa.types.is_signed_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string)
+    return any(check(kind) for check in (*is_plain, pa.types.is_date32))
+
+
+@dataclass(frozen=True)
 class Call:
     """`function(column) AS name`; `count` without a column counts rows."""
 
@@ -59,6 +83,7 @@ class AggregateFunction(ABC):
         self._prefix = f"_p{place}_"
         self._value = pl.col(_WEIGHT if call.column is None else call.column)
         self._sql = "" if call.column is None else "`" + call.column.replace("`", "``") + "`"
+        self._native = "*" if call.column is None else quoted_for_duckdb(call.column)
 
     @property
     @abstractmethod
@@ -109,6 +134,10 @@ class AggregateFunction(ABC):
     def from_spark(self, column: Callable[[str], pl.Expr]) -> list[pl.Expr]:
         """The parts, of what Spark computed; `column` has it by the name in `spark_partial`."""
 
+    def native_partial(self) -> list[NativeColumn] | None:
+        """What Spark computes (`spark_partial`) over rows that are only added, by DuckDB; None where that would not be the same."""
+        return None
+
 
 class Count(AggregateFunction):
     """`count(*)` and `count(column)`: the partial result is the number of rows, or of those that are not NULL."""
@@ -153,6 +182,11 @@ class Count(AggregateFunction):
     def from_spark(self, column: Callable[[str], pl.Expr]) -> list[pl.Expr]:
         return [column(self._n).cast(pl.Int64).alias(self._n)]
 
+    def native_partial(self) -> list[NativeColumn] | None:
+        if self.call.column is not None and not is_native(self._kind):
+            return None
+        return [NativeColumn.summed(self._n, f"count({self._native})")]
+
 
 class CountDistinct(Count):
     """`count(DISTINCT column)`, of whole groups only."""
@@ -165,6 +199,9 @@ class CountDistinct(Count):
 
     def partial(self) -> list[pl.Expr]:
         return [self._value.drop_nulls().n_unique().cast(pl.Int64).alias(self._n)]
+
+    def native_partial(self) -> list[NativeColumn] | None:
+        return None
 
 
 class Sum(Count):
@@ -262,6 +299,15 @@ class Sum(Count):
             total = column(self._sum)
         return [*super().from_spark(column), total.alias(self._sum)]
 
+    def native_partial(self) -> list[NativeColumn] | None:
+        counted = super().native_partial()
+        if counted is None or not pa.types.is_signed_integer(self._kind):
+            return None
+        total = f"coalesce(sum({self._native}), 0::HUGEINT)"  # of 128 bits
+        upper_and_lower = [("_hi", f"({total} >> 32)"), ("_lo", f"({total} & 4294967295::HUGEINT)")]
+        halves = upper_and_lower if self._kind == pa.int64() else [("", total)]
+        return counted + [NativeColumn.summed(self._sum + half, f"CAST({sql} AS BIGINT)") for half, sql in halves]
+
 
 class Average(Sum):
     """`avg(column)`: a sum, divided at the end."""
@@ -336,6 +382,12 @@ class Extreme(AggregateFunction):
     def from_spark(self, column: Callable[[str], pl.Expr]) -> list[pl.Expr]:
         state = empty(pa.schema(self.parts())).schema
         return [column(self._extreme).cast(state[self._extreme]).alias(self._extreme)]
+
+    def native_partial(self) -> list[NativeColumn] | None:
+        if not is_native(self._kind):
+            return None
+        extreme, held = self.call.function, quoted_for_duckdb(self._extreme)
+        return [NativeColumn(self._extreme, f"{extreme}({self._native})", f"{extreme}({held})")]
 
 
 class Least(Extreme):
@@ -420,6 +472,16 @@ class Aggregation:
     def _spark_partials(self, append_only: bool) -> list[tuple[str, str]]:
         found = [(CHANGES, "count(1)"), (ROWS, "count(1)" if append_only else f"sum({_SPARK_WEIGHT})")]
         return found + [part for each in self.functions for part in each.spark_partial(append_only)]
+
+    def native_partials(self) -> list[NativeColumn] | None:
+        """As `spark_partials` of rows that are only added, in DuckDB's SQL; None where one of them would not be the same."""
+        found = [NativeColumn.summed(name, "count(*)") for name in (CHANGES, ROWS)]
+        for each in self.functions:
+            part = each.native_partial()
+            if part is None:
+                return None
+            found += part
+        return found
 
     def from_spark(
         self, received: pl.DataFrame, group: Sequence[str], state: pl.Schema, *, append_only: bool

@@ -43,6 +43,7 @@ from magnetar.pipeline.views.epoch.stage_job import own_frame, pieces_frame
 from magnetar.pipeline.views.lowering.program import BACKFILL, STARTS, Program
 from magnetar.pipeline.views.sink.sinks import undelivered
 from magnetar.pipeline.views.source.dead_letters import DeadLetters
+from magnetar.pipeline.views.source.native_rows import NativeRead
 from magnetar.pipeline.views.source.options import decode_policy, sends_dead_letters
 from magnetar.pipeline.views.source.sources import SOURCE, Sources
 from magnetar.pipeline.views.source.tail import Tail
@@ -281,18 +282,28 @@ class Driver:
         try:
             mapping = self._mapping()
             own = self._program.read_by_units & ends.keys()
-            raw = {name: self._raw_range(tail, name, ends, mapping if name in own else None) for name in ends}
-            kept += [frame.persist() for name, frame in raw.items() if self._program.source_readers.get(name, 0) > 1]
-            decoding = {name: Observation() for name in ends if self._is_lenient(name)}
-            frames = {
-                name: self._sources.decoded(frame, self._program.sources[name], decoding.get(name))
-                for name, frame in raw.items()
+            native, pieces = self._native(tail, ends)
+            raw = {
+                name: self._raw_range(tail, name, ends, mapping if name in own else None)
+                for name in ends
+                if name not in native
             }
-            dead = {name: self._dead_letters(name, lambda n=name: raw[n]) for name in ends}  # type: ignore[misc]
+            kept += [frame.persist() for name, frame in raw.items() if self._program.source_readers.get(name, 0) > 1]
+            decoding: dict[str, Observation] = {}
+
+            def decoded(name: str) -> DataFrame:
+                if self._is_lenient(name):
+                    decoding[name] = Observation()
+                frame = raw[name] if name in raw else self.frame_of(name, pieces[name])
+                return self._sources.decoded(frame, self._program.sources[name], decoding.get(name))
+
+            frames = {name: decoded(name) for name in raw}
+            dead = {name: self._dead_letters(name, lambda n=name: raw[n]) for name in raw}  # type: ignore[misc]
             sends = {name: send for name, send in dead.items() if send is not None}
+            batch = replace(batch, frames=frames, decoding=decoding, dead_letters=sends, own=frozenset(own))
             epoch = self._prepared(
                 self._spark,
-                replace(batch, frames=frames, decoding=decoding, dead_letters=sends, own=frozenset(own)),
+                replace(batch, native=native, decoded=decoded),
                 kept,
                 mapping,
             )
@@ -306,6 +317,21 @@ class Driver:
             self._ahead.begin(epoch)
         return False
 
+    def _native(self, tail: Tail, ends: Mapping[str, Any]) -> tuple[dict[str, NativeRead], dict[str, list[Any]]]:
+        """The sources that tasks read by themselves up to their ends, and what they read."""
+        native, pieces = {}, {}
+        for name in ends:
+            names = self._runner.native_names(name)
+            rows = None if names is None else self._sources.native(self._program.sources[name], names)
+            if rows is not None:
+                pieces[name] = tail.pieces(name, self.head.sources.get(name), ends[name])
+                native[name] = NativeRead.of(rows, pieces[name], self._spark.sparkContext.defaultParallelism)
+        return native, pieces
+
+    def frame_of(self, name: str, pieces: Sequence[Any]) -> DataFrame:
+        """The connector's columns of pieces of a source."""
+        return pieces_frame(self._spark, pieces, *self._sources.reading(self._program.sources[name]))
+
     def _dead_letters(self, name: str, raw: Callable[[], DataFrame]) -> DeadLetters | None:
         source = self._program.sources[name]
         if not sends_dead_letters(source) or name not in self._program.source_readers:
@@ -317,11 +343,10 @@ class Driver:
     ) -> DataFrame:
         """The connector's columns of a source from where it stands, in tasks of their own; with `mapping` in a task for each unit, which
         reads the messages of its vnodes."""
-        reading = self._sources.reading(self._program.sources[name])
         if mapping is not None:
             parts = tail.ranges(name, self.head.sources.get(name), ends[name])
-            return own_frame(self._spark, parts, mapping, *reading)
-        return pieces_frame(self._spark, tail.pieces(name, self.head.sources.get(name), ends[name]), *reading)
+            return own_frame(self._spark, parts, mapping, *self._sources.reading(self._program.sources[name]))
+        return self.frame_of(name, tail.pieces(name, self.head.sources.get(name), ends[name]))
 
     def _follow(self, once: bool) -> None:
         """The streaming query, until it ends or somebody asks to stop. What an epoch failed with is in `_failure`, too."""

@@ -98,6 +98,13 @@ class UnitResult:
     keys_read: int = 0
     strangers: int = 0
     """Rows of other units' vnodes that a unit with `own` rows got; nothing else was done then."""
+    unread: bool = False
+    """Whether a task could not read the unit's rows by itself; nothing else was done then."""
+
+
+def unread_result(task: UnitTask, index: int) -> UnitResult:
+    """Of a unit whose rows a task could not read by itself."""
+    return UnitResult(task.units[index], 0, 0, {}, None, {}, unread=True)
 
 
 _HOT: Final = HotRuns()

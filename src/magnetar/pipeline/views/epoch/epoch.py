@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from magnetar.hashing.mapping import VnodeMapping, diff
 from magnetar.pipeline.operators.operator import EpochContext
@@ -28,17 +30,20 @@ from magnetar.pipeline.views.epoch.spark_steps import (
 from magnetar.pipeline.views.epoch.stage_job import (
     changes_frame,
     plan_own_stage,
+    plan_read_stage,
     plan_stage,
     run_stage,
     spark_schema,
     unit_changes_frame,
 )
 from magnetar.pipeline.views.epoch.worker import TASK_S
+from magnetar.pipeline.views.lowering.changes import renames
 from magnetar.pipeline.views.lowering.program import BACKFILL, BEFORE_US, Program, materializes
 from magnetar.pipeline.views.lowering.stages import Feed, Stage, ViewPlan
 from magnetar.pipeline.views.sink.sinks import undelivered
 from magnetar.pipeline.views.source.dead_letters import DeadLetters
 from magnetar.pipeline.views.source.frame import UNDECODABLE
+from magnetar.pipeline.views.source.native_rows import NativeRead
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -74,6 +79,10 @@ class Batch:
     """By source: what sends those that it left out, and those for which a view's expression failed."""
     own: frozenset[str] = frozenset()
     """The sources in whose `frames` each unit reads the rows of its own vnodes, by the mapping that the epoch is prepared with."""
+    native: Mapping[str, NativeRead] = field(default_factory=dict)
+    """The sources that tasks read by themselves, which are in no `frames`; what `EpochRunner.native_names` allows."""
+    decoded: Callable[[str], DataFrame] | None = None
+    """The frame of one of these after all, for messages that they cannot read. It adds to `decoding`."""
     ranges: Mapping[str, Sequence[Range]] | None = None
     """Of an epoch of few rows, in place of `frames`: what is read of each source, by the jobs whose plans are kept."""
 
@@ -107,6 +116,12 @@ class Prepared:
     plan_s: float
 
 
+READ_AGAIN: Final = "rows_read_again"
+"""A counter of an epoch: rows that tasks did not read by themselves, but through Spark after all."""
+
+READ_AGAIN_EPOCHS: Final = 100
+"""After such an epoch Spark reads at once in so many that follow."""
+
 PREAGGREGATED_FROM: Final = 3.0
 """Changes of a group in one epoch from which on Spark makes partial results of them; for fewer that takes longer than it saves."""
 
@@ -126,6 +141,21 @@ class EpochRunner:
         self._program = program
         self._kept_plans = kept
         self._per_group: dict[str, float] = {}
+        self._spark_reads: dict[str, int] = {}
+        """By source: the epochs left in which Spark reads it."""
+
+    def native_names(self, source: str) -> dict[str, str] | None:
+        """The columns that tasks have to read of a source to begin its aggregate by themselves: by the name that this has, the source's.
+        None where Spark has to read it."""
+        stage_id = self._program.counting_stages.get(source)
+        if stage_id is None or source in self._program.read_by_units or self._spark_reads.get(source, 0) > 0:
+            self._spark_reads[source] = max(self._spark_reads.get(source, 0) - 1, 0)
+            return None
+        (stage,) = (each for plan in self._program.plans for each in plan.stages if each.stage_id == stage_id)
+        if self._shaped(stage).native is None:
+            return None
+        columns = [column.name for column in self._program.sources[source].columns]
+        return renames(stage.feeds[0].steps, pa.schema([pa.field(name, pa.null()) for name in columns]))
 
     def prepare(self, spark: SparkSession, batch: Batch, mapping: VnodeMapping) -> Prepared:
         """Plan the jobs of all stages that read nothing but sources; may be called while another epoch runs.
@@ -138,6 +168,9 @@ class EpochRunner:
         if batch.ranges is not None:
             return Prepared(batch, mapping, observed, stages, 0.0)
         for plan, stage in self._stages(batch):
+            if len(stage.feeds) == 1 and (read := self._native_read(plan, stage.feeds[0], batch)) is not None:
+                stages[plan.name, stage.stage_id] = plan_read_stage(stage, read, mapping, self._files, spark)
+                continue
             fed = [
                 (place, feed, observed.frames[feed.origin])
                 for place, feed in enumerate(stage.feeds)
@@ -196,7 +229,7 @@ class EpochRunner:
         }
         if batch.ranges is None:
             counted = sum(work.rows_in.get(stage_id, 0) for stage_id in set(self._program.counting_stages.values()))
-            rows_in, moved = observed.rows() + counted, tuple(batch.frames)
+            rows_in, moved = observed.rows() + counted, (*batch.frames, *batch.native)
         else:
             rows_in, moved = sum(each.rows for each in work.counts.values()), tuple(batch.ranges)
         report = self._report(manifest, committed, mapping, work, rows_in, moved, seconds)
@@ -247,11 +280,21 @@ class EpochRunner:
             fed = self._fed(spark, manifest, plan, stage, prepared, work)
             planned = plan_stage(self._shaped(stage), fed, prepared.mapping, self._files, spark)
             results = run_stage(spark, planned, replace(task, own=False))
+        if any(result.unread for result in results):
+            self._spark_reads[stage.feeds[0].origin] = READ_AGAIN_EPOCHS
+            fed = self._fed(spark, manifest, plan, stage, prepared, work)
+            planned = plan_stage(self._shaped(stage), fed, prepared.mapping, self._files, spark)
+            results = run_stage(spark, planned, task)
+            rows = sum(result.rows_in for result in results)
+            work.counters[READ_AGAIN] = work.counters.get(READ_AGAIN, 0) + rows
         self._count_errors(planned, stage, work)
         if groups := sum(result.keys_read for result in results):
             self._per_group[stage.stage_id] = sum(result.rows_in for result in results) / groups
         work.rows_in[stage.stage_id] = sum(result.rows_in for result in results)
         self._take(plan, stage, results, work)
+
+    def _native_read(self, plan: ViewPlan, feed: Feed, batch: Batch) -> NativeRead | None:
+        return batch.native.get(feed.origin) if self._program.reads_source(plan, feed) else None
 
     def _is_own(self, stage: Stage, batch: Batch) -> bool:
         """Whether units have read the rows of a stage that belong to them, or written them."""
@@ -313,6 +356,9 @@ class EpochRunner:
         for place, feed in enumerate(stage.feeds):
             if self._program.reads_source(plan, feed):
                 frame = prepared.observed.frames.get(feed.origin)
+                if frame is None and feed.origin in batch.native:
+                    assert batch.decoded is not None
+                    frame = batch.decoded(feed.origin)
             elif feed.origin in work.changes and self._is_own(stage, batch):
                 frame = unit_changes_frame(
                     spark, self._files, work.changes[feed.origin], work.schemas[feed.origin], prepared.mapping

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import cloudpickle
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -30,14 +31,17 @@ from magnetar.pipeline.views.epoch.worker import (
     changes_function,
     files_function,
     own_parts_function,
+    partials_function,
     pieces_function,
     ranges_function,
+    read_partials_function,
     rows_function,
     segment_vnodes_function,
     unit_files_function,
     unit_function,
 )
 from magnetar.pipeline.views.lowering.stages import Feed, Stage, quoted
+from magnetar.pipeline.views.source.native_rows import NativeRead
 from magnetar.pipeline.views.source.own_vnodes import own_parts
 from magnetar.pipeline.vnodes import UNIT, VNODE, unit_index, vnode
 
@@ -48,6 +52,8 @@ if TYPE_CHECKING:
     from magnetar.pipeline.connect.options import ReadOptions
 
 _FILE: Final = "file"
+_MESSAGES: Final = f"{UNIT} int, _groups binary"
+"""What tasks send to units that make partial results."""
 
 STAYS: Final = "MAGNETAR_UNIT_STAYS"
 """In the environment of Python workers that keep what they have read."""
@@ -62,6 +68,12 @@ def plan_stage(
     """
     units = len(mapping.units)
     inputs = tuple(dict.fromkeys(feed.input for feed, _ in fed))
+    native = stage.native
+    if native is not None and inputs:
+        rows = reduce(lambda left, right: left.unionByName(right), [frame for _, frame in fed])
+        packed_native = pickle.dumps(native)
+        found = rows.mapInArrow(partials_function(packed_native, mapping.owners), _MESSAGES)
+        return _plan_native(found, inputs, packed_native, mapping, files)
     placed = [_input_rows(stage, [pair for pair in fed if pair[0].input == name], mapping) for name in inputs]
     if not placed:  # only time goes on: a task a unit, whose row means nothing
         tasks = spark.range(0, units, 1, units).select(F.col("id").cast("int").alias(UNIT))
@@ -74,6 +86,29 @@ def plan_stage(
         rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), tagged)
         sent = rows.repartitionById(units, F.col(UNIT)).drop(UNIT)
     planned = sent.mapInArrow(unit_function(files.root_url, files.options, inputs), f"{RESULT} binary")
+    planned._jdf.queryExecution().toRdd()
+    return planned
+
+
+def plan_read_stage(
+    stage: Stage, read: NativeRead, mapping: VnodeMapping, files: StateFiles, spark: SparkSession
+) -> DataFrame:
+    """The same where tasks read the rows by themselves and send partial results. The stage is `native` and has one feed."""
+    assert stage.native is not None
+    native = pickle.dumps(stage.native)
+    reading = cloudpickle.dumps((read.rows, list(read.tasks)))  # type: ignore[no-untyped-call]
+    tasks = len(read.tasks)
+    numbers = spark.range(0, tasks, 1, tasks)
+    found = numbers.mapInArrow(read_partials_function(native, reading, mapping.owners), _MESSAGES)
+    return _plan_native(found, (stage.feeds[0].input,), native, mapping, files)
+
+
+def _plan_native(
+    messages: DataFrame, inputs: tuple[str, ...], native: bytes, mapping: VnodeMapping, files: StateFiles
+) -> DataFrame:
+    """`messages`: what `native.to_units` gives, which the shuffle brings to its units."""
+    sent = messages.repartitionById(len(mapping.units), F.col(UNIT))
+    planned = sent.mapInArrow(unit_function(files.root_url, files.options, inputs, native=native), f"{RESULT} binary")
     planned._jdf.queryExecution().toRdd()
     return planned
 
@@ -228,8 +263,7 @@ def spark_schema(schema: object) -> str:
 def packed(task: UnitTask) -> str:
     """As text, which is what a job's properties are. Where the state lies, which may take credentials, is not among it: a log of Spark's
     events holds properties."""
-    from pyspark import cloudpickle  # operators may hold functions
-
+    # operators may hold functions
     data: bytes = cloudpickle.dumps(replace(task, root="", options={}))  # type: ignore[no-untyped-call]
     return b64encode(data).decode("ascii")
 

@@ -8,6 +8,7 @@ import pickle
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from magnetar.pipeline.connect.offsets import Range
     from magnetar.pipeline.connect.options import ReadOptions
     from magnetar.pipeline.views.changelog_files import ChangelogFile
+    from magnetar.pipeline.views.epoch.actor import UnitResult
     from magnetar.pipeline.views.source.own_vnodes import OwnPart
 
 RESULT: Final = "result"
@@ -40,11 +42,11 @@ _frozen = False
 
 
 def unit_function(
-    root: str, options: dict[str, Any], inputs: tuple[str, ...], *, stays: bool = False
+    root: str, options: dict[str, Any], inputs: tuple[str, ...], *, stays: bool = False, native: bytes | None = None
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """For `mapInArrow`: one task's rows in, one row out. The UnitTask comes with the job, as `stage_job.packed` gives it.
 
-    `stays`: as `run_unit` takes it.
+    `stays`: as `run_unit` takes it. `native`: the pickled NativePartials of the only input, which then comes as `native.to_units` sends it.
     """
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
@@ -52,18 +54,61 @@ def unit_function(
 
         began = perf_counter()
         prepare()
-        from magnetar.pipeline.views.epoch.actor import run_unit
+        from magnetar.pipeline.views.epoch.actor import run_unit, unread_result
 
         context = TaskContext.get()
         assert context is not None
         task = context.getLocalProperty(TASK)
         assert task is not None, "a stage's job is run by run_stage"
         unpacked = replace(pickle.loads(b64decode(task)), root=root, options=options)
-        deltas = _deltas(list(batches), inputs)
+        deltas = _deltas(list(batches), inputs) if native is None else _native_deltas(batches, inputs[0], native)
         freeze()
+        if deltas is None:
+            yield _packed_result(unread_result(unpacked, context.partitionId()))
+            return
         result = run_unit(unpacked, context.partitionId(), deltas, stays=stays)
         result = replace(result, seconds={**result.seconds, TASK_S: perf_counter() - began})
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=[RESULT])
+        yield _packed_result(result)
+
+    return run
+
+
+def partials_function(native: bytes, owners: tuple[int, ...]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: rows in, out their partial results for the units. `native`: the pickled NativePartials."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        prepare()
+        from magnetar.pipeline.views.epoch.native import to_units
+
+        partials = pickle.loads(native)
+        first = next(batches, None)
+        if first is not None:
+            rows = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+            yield from to_units(partials.of_rows(rows), owners)
+        freeze()
+
+    return run
+
+
+def read_partials_function(
+    native: bytes, reading: bytes, owners: tuple[int, ...]
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: numbers in, out the partial results of the rows that this task reads itself. `reading`: a pickled pair of
+    NativeRows and, by number, what to read."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        prepare()
+        from magnetar.pipeline.views.epoch.native import to_units, unread
+        from magnetar.pipeline.views.source.native_rows import UnreadRowsError
+
+        partials = pickle.loads(native)
+        rows, parts = pickle.loads(reading)
+        for number in [number for batch in batches for number in batch.column(0).to_pylist()]:
+            try:
+                yield from to_units(rows.grouped(parts[number], partials), owners)
+            except UnreadRowsError:
+                yield from unread(max(owners) + 1)
+        freeze()
 
     return run
 
@@ -243,6 +288,22 @@ def freeze() -> None:
         gc.collect()
         gc.freeze()
         _frozen = True
+
+
+def _packed_result(result: UnitResult) -> Any:
+    return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=[RESULT])
+
+
+def _native_deltas(batches: Iterator[Any], name: str, native: bytes) -> dict[str, pa.Table] | None:
+    """None where a task could not read its rows."""
+    from magnetar.pipeline.views.epoch.native import of_unit
+    from magnetar.pipeline.views.source.native_rows import UnreadRowsError
+
+    try:
+        found = of_unit(batches, pickle.loads(native))
+    except UnreadRowsError:
+        return None
+    return {} if found is None else {name: found}
 
 
 def _deltas(batches: list[Any], inputs: tuple[str, ...]) -> dict[str, pa.Table]:

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from magnetar.hashing.vnode import VnodeHash
+from magnetar.pipeline.operators.native_partials import NativePartials, native_partials
 from magnetar.pipeline.operators.operator import Operator
 from magnetar.pipeline.sql import computed
 from magnetar.pipeline.sql.plan import Named
@@ -152,6 +153,11 @@ class Stage:
     operator takes their result in place of the rows (a frame of `place_by` and these columns, without `_change`)."""
     takes_rows: bool = False
     """Whether the operator gives the same of rows, so that they may be sent as they are where there would hardly be fewer results."""
+
+    @property
+    def native(self) -> NativePartials | None:
+        """How tasks make partial results before the rows are sent to units, where that comes to the same and is wanted."""
+        return native_partials(self.operator) if self.preaggregate is not None and self.takes_rows else None
 
     @property
     def vnode_hash(self) -> VnodeHash:

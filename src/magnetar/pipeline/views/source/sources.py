@@ -19,6 +19,7 @@ from magnetar.pipeline.connect.reading.columns import schema_for
 from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.views.source.dead_letters import DeadLetters
 from magnetar.pipeline.views.source.frame import decode, raw_columns
+from magnetar.pipeline.views.source.native_rows import NativeRows, json_messages
 from magnetar.pipeline.views.source.options import reader_options, sends_dead_letters
 from magnetar.pipeline.views.source.tail import Tail
 
@@ -71,6 +72,10 @@ class Sources(Protocol):
 
     def reading(self, source: CreateSource) -> tuple[ReadOptions, StructType]:
         """How a task reads a range of a source that has a tail, and the columns that `decoded` takes."""
+        ...
+
+    def native(self, source: CreateSource, names: Mapping[str, str]) -> NativeRows | None:
+        """How tasks read a source that has a tail by themselves, its columns under other `names`; None where Spark has to."""
         ...
 
     def close(self) -> None: ...
@@ -139,6 +144,9 @@ class TopicSources:
     def reading(self, source: CreateSource) -> tuple[ReadOptions, StructType]:
         held = {"heldBySubscription": self._subscription(source)}
         return read_options(self._reading(source) | held), schema_for(raw_columns(source))
+
+    def native(self, source: CreateSource, names: Mapping[str, str]) -> NativeRows | None:
+        return None if sends_dead_letters(source) else json_messages(source, self.reading(source)[0], names)
 
     def acknowledge(self, source: CreateSource, positions: Positions) -> None:
         if source.name not in self._acknowledgers:
