@@ -50,7 +50,9 @@ CALLS = [
 CONTEXT = EpochContext(1, 0)
 VNODES = 8
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=3) | st.sampled_from(["a", "b", "a\0", "\0", "", "😀"])
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=3) | st.sampled_from(
+    ["a", "b", "a\0", "\0", "", "😀"]
+)
 rows = st.fixed_dictionaries(
     {
         "text": st.none() | texts,
