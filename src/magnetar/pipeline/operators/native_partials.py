@@ -32,8 +32,9 @@ class NativePartials:
     table: StateTable
     columns: tuple[NativeColumn, ...]
 
-    def of_rows(self, rows: pa.Table | pa.RecordBatchReader) -> pa.Table:
-        """One row for each group of these rows, with `_vnode` (int32). The rows have the group's columns and those that are aggregated."""
+    def of_rows(self, rows: pa.Table | pa.RecordBatchReader | str) -> pa.Table:
+        """One row for each group of these rows, with `_vnode` (int32). The rows have the group's columns and those that are aggregated; a
+        text is a query of DuckDB's that gives them."""
         found = self._grouped(rows, self.group, [(each.of_rows, each.name) for each in self.columns])
         key = pa.schema([self.table.schema.field(name) for name in self.group])
         vnodes = self.table.vnodes_of(found.select(self.group).cast(key))
@@ -47,8 +48,10 @@ class NativePartials:
         keys = ", ".join(quoted_for_duckdb(name) for name in group)
         values = ", ".join(f"{sql} AS {quoted_for_duckdb(name)}" for sql, name in columns)
         with _connection().cursor() as session:
-            session.register(_ROWS, rows)
-            return session.sql(f"SELECT {keys}, {values} FROM {_ROWS} GROUP BY {keys}").to_arrow_table()
+            if not isinstance(rows, str):
+                session.register(_ROWS, rows)
+            source = f"({rows})" if isinstance(rows, str) else _ROWS
+            return session.sql(f"SELECT {keys}, {values} FROM {source} GROUP BY {keys}").to_arrow_table()
 
 
 def native_partials(operator: Operator) -> NativePartials | None:
