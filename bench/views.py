@@ -145,7 +145,7 @@ class ParquetRows:
 
     def grouped(self, parts: Any, partials: Any) -> Any:
         columns = ", ".join(f'"{old}" AS "{name}"' for name, old in self.names.items())
-        return partials.of_rows(f"SELECT {columns} FROM read_parquet({list(parts)})")
+        yield partials.of_rows(f"SELECT {columns} FROM read_parquet({list(parts)})")
 
 
 if __name__ != "__main__" and __name__ in sys.modules:  # tasks cannot import a bench

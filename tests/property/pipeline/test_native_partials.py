@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import polars as pl
@@ -124,6 +124,29 @@ def test_they_come_to_what_the_rows_do(
         together = pl.concat([one_of(result) for result in found]).drop(VNODE)
         assert sorted(map(repr, together.rows())) == sorted(map(repr, one_of(wanted).rows()))
     assert sum(int(frame["_changes"].sum()) for frame in exchanged(partials, parts, units)) == len(given_rows)
+
+
+def test_many_rows_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.pipeline.operators.native_partials.ROWS_AT_ONCE", 4)
+    partials = native_partials(operator(["text"]))
+    assert partials is not None
+    table = pa.Table.from_pylist([{"text": f"t{number % 2}", "whole": number} for number in range(11)], SCHEMA)
+    found = list(partials.of_batches(SCHEMA, iter(table.to_batches(max_chunksize=3))))
+    assert [part.num_rows for part in found] == [2, 2]
+    together = partials.merged(pa.concat_tables(found)).to_pylist()
+    assert {row["text"]: row["_changes"] for row in together} == {"t0": 6, "t1": 5}
+
+
+def test_what_reading_fails_with_is_what_comes_out() -> None:
+    partials = native_partials(operator(["text"]))
+    assert partials is not None
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from pa.Table.from_pylist([{"text": "a"}], SCHEMA).to_batches()
+        raise UnreadRowsError
+
+    with pytest.raises(UnreadRowsError):
+        list(partials.of_batches(SCHEMA, batches()))
 
 
 def change() -> pl.Expr:

@@ -7,10 +7,11 @@ ever added. Everything else is left to Spark.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -19,6 +20,9 @@ from magnetar.pipeline.operators.aggregate_functions import CHANGES, NativeColum
 from magnetar.pipeline.operators.materialize import Materialized
 from magnetar.pipeline.operators.operator import Operator
 from magnetar.pipeline.state.table import VNODE, StateTable
+
+ROWS_AT_ONCE: Final = 1 << 20
+"""Rows of which a task makes partial results at once: as many groups as these may be are in its memory."""
 
 _ROWS = "rows_"
 """The name of the rows in a query."""
@@ -39,6 +43,19 @@ class NativePartials:
         key = pa.schema([self.table.schema.field(name) for name in self.group])
         vnodes = self.table.vnodes_of(found.select(self.group).cast(key))
         return found.append_column(pa.field(VNODE, pa.int32(), False), pa.array(vnodes, pa.int32()))
+
+    def of_batches(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """The same of so many rows that only ROWS_AT_ONCE at a time may be held. Raises what `batches` raises."""
+        failed: list[Exception] = []
+        for first in batches:
+            some = _some(chain([first], batches), failed)
+            try:
+                found = self.of_rows(pa.RecordBatchReader.from_batches(schema, some))
+            except Exception:
+                if failed:  # DuckDB makes a text of it
+                    raise failed[0] from None
+                raise
+            yield found
 
     def merged(self, partials: pa.Table) -> pa.Table:
         """One row for each group of what `of_rows` gave here and there."""
@@ -68,10 +85,28 @@ def native_partials(operator: Operator) -> NativePartials | None:
     return NativePartials(merged.output_key, table, tuple(each for each in columns if each.name in taken))
 
 
+def _some(batches: Iterator[pa.RecordBatch], failed: list[Exception]) -> Iterator[pa.RecordBatch]:
+    taken = 0
+    try:
+        for batch in batches:
+            yield batch
+            taken += batch.num_rows
+            if taken >= ROWS_AT_ONCE:
+                return
+    except Exception as error:
+        failed.append(error)
+        raise
+
+
 @cache
 def _connection() -> Any:
     """Of the process: a unit is one thread."""
     import duckdb  # tasks need it, those who plan do not
 
-    settings: dict[str, Any] = {"threads": 1, "autoload_known_extensions": False, "autoinstall_known_extensions": False}
+    settings: dict[str, Any] = {
+        "threads": 1,
+        "temp_directory": "",
+        "autoload_known_extensions": False,
+        "autoinstall_known_extensions": False,
+    }
     return duckdb.connect(":memory:", config=settings)

@@ -83,8 +83,8 @@ def partials_function(native: bytes, owners: tuple[int, ...]) -> Callable[[Itera
         partials = pickle.loads(native)
         first = next(batches, None)
         if first is not None:
-            rows = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
-            yield from to_units(partials.of_rows(rows), owners)
+            for found in partials.of_batches(first.schema, chain([first], batches)):
+                yield from to_units(found, owners)
         freeze()
 
     return run
@@ -105,7 +105,8 @@ def read_partials_function(
         rows, parts = pickle.loads(reading)
         for number in [number for batch in batches for number in batch.column(0).to_pylist()]:
             try:
-                yield from to_units(rows.grouped(parts[number], partials), owners)
+                for found in rows.grouped(parts[number], partials):
+                    yield from to_units(found, owners)
             except UnreadRowsError:
                 yield from unread(max(owners) + 1)
         freeze()

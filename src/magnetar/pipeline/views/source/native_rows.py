@@ -31,8 +31,8 @@ class UnreadRowsError(Exception):
 class NativeRows(Protocol):
     """The rows of a source with the columns that an aggregate has, for a task."""
 
-    def grouped(self, parts: Sequence[Any], partials: NativePartials) -> pa.Table:
-        """Partial results of the rows in these parts. Raises UnreadRowsError."""
+    def grouped(self, parts: Sequence[Any], partials: NativePartials) -> Iterator[pa.Table]:
+        """Partial results of the rows in these parts, some rows' after the other. Raises UnreadRowsError."""
         ...
 
 
@@ -74,24 +74,10 @@ class JsonMessages:
     schema: pa.Schema
     names: Mapping[str, str]
 
-    def grouped(self, parts: Sequence[Any], partials: NativePartials) -> pa.Table:
+    def grouped(self, parts: Sequence[Any], partials: NativePartials) -> Iterator[pa.Table]:
         """As NativeRows."""
         fields = [pa.field(name, self.schema.field(old).type) for name, old in self.names.items()]
-        failed: list[Exception] = []
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            try:
-                yield from self._batches(parts)
-            except Exception as error:  # which would come out of DuckDB as a text
-                failed.append(error)
-                raise
-
-        try:
-            return partials.of_rows(pa.RecordBatchReader.from_batches(pa.schema(fields), batches()))
-        except Exception:
-            if failed:
-                raise failed[0] from None
-            raise
+        return partials.of_batches(pa.schema(fields), self._batches(parts))
 
     def _batches(self, parts: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         raw = schema_for(["value"])
