@@ -43,7 +43,6 @@ from magnetar.pipeline.views.epoch.stage_job import own_frame, pieces_frame
 from magnetar.pipeline.views.lowering.program import BACKFILL, STARTS, Program
 from magnetar.pipeline.views.sink.sinks import undelivered
 from magnetar.pipeline.views.source.dead_letters import DeadLetters
-from magnetar.pipeline.views.source.native_rows import NativeRead
 from magnetar.pipeline.views.source.options import decode_policy, sends_dead_letters
 from magnetar.pipeline.views.source.sources import SOURCE, Sources
 from magnetar.pipeline.views.source.tail import Tail
@@ -282,7 +281,8 @@ class Driver:
         try:
             mapping = self._mapping()
             own = self._program.read_by_units & ends.keys()
-            native, pieces = self._native(tail, ends)
+            tasks = self._spark.sparkContext.defaultParallelism
+            native = self._runner.native_reads(self._sources, tail, self.head.sources, ends, tasks)
             raw = {
                 name: self._raw_range(tail, name, ends, mapping if name in own else None)
                 for name in ends
@@ -294,7 +294,7 @@ class Driver:
             def decoded(name: str) -> DataFrame:
                 if self._is_lenient(name):
                     decoding[name] = Observation()
-                frame = raw[name] if name in raw else self.frame_of(name, pieces[name])
+                frame = raw[name] if name in raw else self.frame_of(name, native[name].parts)
                 return self._sources.decoded(frame, self._program.sources[name], decoding.get(name))
 
             frames = {name: decoded(name) for name in raw}
@@ -316,17 +316,6 @@ class Driver:
         else:
             self._ahead.begin(epoch)
         return False
-
-    def _native(self, tail: Tail, ends: Mapping[str, Any]) -> tuple[dict[str, NativeRead], dict[str, list[Any]]]:
-        """The sources that tasks read by themselves up to their ends, and what they read."""
-        native, pieces = {}, {}
-        for name in ends:
-            names = self._runner.native_names(name)
-            rows = None if names is None else self._sources.native(self._program.sources[name], names)
-            if rows is not None:
-                pieces[name] = tail.pieces(name, self.head.sources.get(name), ends[name])
-                native[name] = NativeRead.of(rows, pieces[name], self._spark.sparkContext.defaultParallelism)
-        return native, pieces
 
     def frame_of(self, name: str, pieces: Sequence[Any]) -> DataFrame:
         """The connector's columns of pieces of a source."""

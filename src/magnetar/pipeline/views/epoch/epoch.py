@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
 
     from magnetar.pipeline.connect.offsets import Range
+    from magnetar.pipeline.views.source.sources import Sources
+    from magnetar.pipeline.views.source.tail import Tail
 
 SHUFFLED: Final = "rows_outside_their_segment"
 """A counter of an epoch: rows that did not lie in the segment of their key, so that the epoch's rows were shuffled after all."""
@@ -80,7 +82,7 @@ class Batch:
     own: frozenset[str] = frozenset()
     """The sources in whose `frames` each unit reads the rows of its own vnodes, by the mapping that the epoch is prepared with."""
     native: Mapping[str, NativeRead] = field(default_factory=dict)
-    """The sources that tasks read by themselves, which are in no `frames`; what `EpochRunner.native_names` allows."""
+    """The sources that tasks read by themselves, which are in no `frames`: `EpochRunner.native_reads`."""
     decoded: Callable[[str], DataFrame] | None = None
     """The frame of one of these after all, for messages that they cannot read. It adds to `decoding`."""
     ranges: Mapping[str, Sequence[Range]] | None = None
@@ -144,12 +146,26 @@ class EpochRunner:
         self._spark_reads: dict[str, int] = {}
         """By source: the epochs left in which Spark reads it."""
 
-    def native_names(self, source: str) -> dict[str, str] | None:
+    def native_reads(
+        self, sources: Sources, tail: Tail, start: Mapping[str, Any], ends: Mapping[str, Any], tasks: int
+    ) -> dict[str, NativeRead]:
+        """What at most so many tasks read by themselves between two positions of the sources, of those of which Spark need not see the
+        rows: they are in no `frames` of the Batch, but in `native`."""
+        found = {}
+        for name, end in ends.items():
+            names = self._native_names(name)
+            rows = None if names is None else sources.native(self._program.sources[name], names)
+            if rows is not None:
+                found[name] = NativeRead.of(rows, tail.pieces(name, start.get(name), end), tasks)
+        return found
+
+    def _native_names(self, source: str) -> dict[str, str] | None:
         """The columns that tasks have to read of a source to begin its aggregate by themselves: by the name that this has, the source's.
         None where Spark has to read it."""
         stage_id = self._program.counting_stages.get(source)
-        if stage_id is None or source in self._program.read_by_units or self._spark_reads.get(source, 0) > 0:
-            self._spark_reads[source] = max(self._spark_reads.get(source, 0) - 1, 0)
+        left = self._spark_reads.get(source, 0)
+        self._spark_reads[source] = max(left - 1, 0)
+        if stage_id is None or source in self._program.read_by_units or left:
             return None
         (stage,) = (each for plan in self._program.plans for each in plan.stages if each.stage_id == stage_id)
         if self._shaped(stage).native is None:

@@ -49,6 +49,11 @@ class NativeRead:
         count = max(1, min(tasks, len(parts)))
         return NativeRead(rows, tuple(tuple(parts[number::count]) for number in range(count)))
 
+    @property
+    def parts(self) -> list[Any]:
+        """All of them."""
+        return [part for each in self.tasks for part in each]
+
 
 TYPES: Final = {
     "STRING": pa.string(),
