@@ -14,7 +14,7 @@ from magnetar.pipeline.errors import DamagedStateError, PipelineError
 from magnetar.pipeline.operators.changelog import CHANGE
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.views.changelog_files import ChangelogFile, read_changes, write_changes
-from magnetar.pipeline.views.control.driver import parse_offsets
+from magnetar.pipeline.views.control.checkpoint import parse_offsets
 from magnetar.pipeline.views.control.failures import DAMAGED_FIX, told
 from magnetar.pipeline.views.epoch import event_time as watermarks
 

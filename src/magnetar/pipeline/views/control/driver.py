@@ -14,8 +14,6 @@ begins a new one where the manifest stands.
 
 from __future__ import annotations
 
-import json
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,10 +27,10 @@ from pyspark.sql import functions as F
 
 from magnetar.base.clock import Clock
 from magnetar.hashing.mapping import VnodeMapping
-from magnetar.pipeline.errors import PipelineError
 from magnetar.pipeline.state import gc
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
+from magnetar.pipeline.views.control.checkpoint import GENERATION, Checkpoint
 from magnetar.pipeline.views.control.failures import is_slow_start, told
 from magnetar.pipeline.views.epoch.backfill import backfill_batch, starts, to_backfill
 from magnetar.pipeline.views.epoch.delivery import Delivery
@@ -575,39 +573,3 @@ class OneAhead:
     def close(self) -> None:
         """Waits for the epoch that runs."""
         self._thread.shutdown()
-
-
-GENERATION: Final = "generation"
-"""In a manifest's `views`: the number of the checkpoint that its `batch_id` belongs to."""
-
-_VERSION: Final = "v1"
-_NOTHING: Final = "-"
-
-
-class Checkpoint:
-    """One generation. `sources`: the names in the order in which they were joined into the query."""
-
-    def __init__(self, directory: Path, generation: int, sources: Sequence[str]) -> None:
-        self._sources = tuple(sources)
-        self.path = directory / str(generation)
-
-    def create(self) -> None:
-        """An empty one; those of earlier drivers go."""
-        shutil.rmtree(self.path.parent, ignore_errors=True)
-        self.path.mkdir(parents=True)
-
-    def offsets(self, batch_id: int) -> dict[str, Any]:
-        """Where the batch ends, by source; those that have no offset yet are left out. Raises PipelineError."""
-        try:
-            text = (self.path / "offsets" / str(batch_id)).read_text(encoding="utf-8")
-        except OSError as error:
-            raise PipelineError(f"the log of batch {batch_id} cannot be read: {error}") from error
-        return parse_offsets(text, self._sources)
-
-
-def parse_offsets(text: str, sources: Sequence[str]) -> dict[str, Any]:
-    """Spark's offset log: a version, the batch's facts, and a line for each source. Raises PipelineError."""
-    lines = text.splitlines()
-    if len(lines) != len(sources) + 2 or lines[0] != _VERSION:
-        raise PipelineError(f"not an offset log of Spark's version 1 with {len(sources)} sources: {text[:200]!r}")
-    return {name: json.loads(line) for name, line in zip(sources, lines[2:], strict=True) if line != _NOTHING}
