@@ -10,6 +10,7 @@ from magnetar.pipeline.sql.plan import (
     Dedup,
     Join,
     Named,
+    OneRow,
     Order,
     Plan,
     Project,
@@ -17,6 +18,7 @@ from magnetar.pipeline.sql.plan import (
     Scan,
     TopN,
     UnionAll,
+    Unnest,
 )
 
 
@@ -25,6 +27,10 @@ def as_sql(plan: Plan) -> str:
     match plan:
         case Scan(name):
             return f"SELECT * FROM {name}"
+        case OneRow():
+            return "SELECT 1 AS __nothing"
+        case Unnest():
+            return f'SELECT *, unnest({duckdb(plan.array)}) AS "{plan.name}" FROM ({as_sql(plan.input)}) AS i'
         case Project():
             return f"SELECT {_outputs(plan.outputs)} FROM ({as_sql(plan.input)}) AS i{_where(plan.condition)}"
         case Aggregate():
@@ -56,6 +62,8 @@ def duckdb(spark_sql: str) -> str:
 
 
 def _outputs(outputs: tuple[Named, ...]) -> str:
+    if not outputs:
+        return "1 AS __nothing"
     return ", ".join("*" if o.name == "*" else f'{duckdb(o.sql)} AS "{o.name}"' for o in outputs)
 
 
@@ -64,7 +72,7 @@ def _where(condition: str | None) -> str:
 
 
 def _aggregate(plan: Aggregate) -> str:
-    inner = ", ".join(filter(None, [_outputs(plan.keys), *map(_call, plan.calls)]))
+    inner = ", ".join([*([_outputs(plan.keys)] if plan.keys else []), *map(_call, plan.calls)])
     group = f" GROUP BY {', '.join(duckdb(key.sql) for key in plan.keys)}" if plan.keys else ""
     below = f"SELECT {inner} FROM ({as_sql(plan.input)}) AS i{_where(plan.condition)}{group}"
     return f"SELECT {_outputs(plan.outputs)} FROM ({below}) AS g{_where(plan.having)}"

@@ -17,20 +17,21 @@ import pyarrow as pa
 from pyspark.sql.functions import expr
 
 from magnetar.hashing.mapping import VnodeMapping
-from magnetar.pipeline.operators.changelog import CHANGE, empty_changelog
+from magnetar.pipeline.operators.changelog import CHANGE, INSERT, empty_changelog
 from magnetar.pipeline.operators.operator import EpochContext, Operator, rows_to_write, vnodes_of_changes
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.state.reader import live, merge
 from magnetar.pipeline.state.table import OP, VNODE, StateTable, as_frame
 from magnetar.pipeline.views.epoch.spark_steps import CARRIED, SparkTypes, apply_steps
 from magnetar.pipeline.views.lowering.lowering import Lowerer
-from magnetar.pipeline.views.lowering.stages import EPOCH_TIMESTAMP, Feed, OverGroups, Stage, ViewPlan
+from magnetar.pipeline.views.lowering.stages import EPOCH_TIMESTAMP, ONE_ROW, ROW_ID, Feed, OverGroups, Stage, ViewPlan
 from magnetar.pipeline.views.lowering.table_ids import TableIds
 from tests.support.operators import Row, View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_ONE_ROW = pa.schema([(ROW_ID, pa.string())])
 HISTORY, EPOCH = "_history", "_epoch"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -73,6 +74,9 @@ class ViewRunner:
         for number, history in enumerate(histories):
             for source, epochs in history.sources.items():
                 known.setdefault(source, {}).update({(number, at): delta for at, delta in enumerate(epochs)})
+            rows = [(INSERT, {ROW_ID: ""})]
+            for at in range(len(history.units)):
+                known.setdefault(ONE_ROW, {})[number, at] = changes(_ONE_ROW, rows if at == 0 else [])
         for plan in self.plans.values():
             for stage in plan.stages:
                 known[stage.stage_id] = self._stage(stage, histories, known)

@@ -107,6 +107,24 @@ WINDOWS = {
         "SELECT t.k, x, y FROM t, generate_series(0, t.n % 3) AS g(x), unnest(ARRAY[t.n, x]) WITH ORDINALITY AS u(y, z) WHERE z <> 3",
         "SELECT k, x, explode(array(n, x)) AS y FROM (SELECT k, n, explode(sequence(0, n % 3)) AS x FROM t WHERE n % 3 >= 0)",
     ),
+    "constants": ("SELECT 1 AS a, 'x' AS b", "SELECT 1 AS a, 'x' AS b"),
+    "constants_joined": (
+        "SELECT t.k, c.w, c.x FROM t JOIN (VALUES ('a', 1, NULL), ('b', 2, 2.5), (NULL, 3, 1)) AS c(g, w, x) ON t.g = c.g",
+        "SELECT t.k, c.w, c.x FROM t JOIN (VALUES ('a', 1, CAST(NULL AS DECIMAL(11, 1))), ('b', 2, 2.5), (NULL, 3, 1)) AS c(g, w, x) "
+        "ON t.g = c.g",
+    ),
+    "series_joined": (
+        "SELECT c.x, t.k, s.i FROM generate_series(0, 3) AS c(x) LEFT JOIN t ON c.x = t.n LEFT JOIN s ON s.n = c.x + 1",
+        "SELECT c.x, t.k, s.i FROM (SELECT explode(sequence(0L, 3L)) AS x) AS c LEFT JOIN t ON c.x = t.n LEFT JOIN s ON s.n = c.x + 1",
+    ),
+    "series_grouped": (
+        "SELECT x % 3 AS m, count(*) AS c FROM generate_series(1, 10) AS g(x) GROUP BY x % 3",
+        "SELECT m, count(*) AS c FROM (SELECT explode(sequence(1L, 10L)) % 3 AS m) GROUP BY m",
+    ),
+    "constants_united": (
+        "SELECT n FROM t UNION ALL SELECT 5 UNION ALL SELECT x FROM generate_series(1, 2) AS g(x)",
+        "SELECT n FROM t UNION ALL VALUES (5L), (1L), (2L)",
+    ),
     "sessions": (
         "SELECT g, count(*) AS c, SESSION_START(ts, INTERVAL '5 minutes') AS b FROM s GROUP BY g, SESSION(ts, INTERVAL '5 minutes')",
         "SELECT g, count(*) AS c, session_window.start AS b FROM s GROUP BY g, session_window(ts, '5 minutes')",

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,36 @@ def test_update_and_delete_write_what_they_read(connection: psycopg.Connection[A
     assert done.statusmessage == f"UPDATE {len(delays.new())}" == "UPDATE 40"
 
 
+def test_returning_gives_the_rows_that_are_written(
+    tables: ViewServer, connection: psycopg.Connection[Any], people: Topic, delays: Topic
+) -> None:
+    cursor = connection.execute(
+        "INSERT INTO people AS p (id, name, price) VALUES (1, 'Ann', 2.5), (%s, 'Bob', NULL) "
+        "RETURNING id, p.name || '!' AS loud, upper_name, price, %s + id, (SELECT count(*) FROM kinds) AS c",
+        [2, 10],
+    )
+    assert [column.name for column in cursor.description or ()][:5] == ["id", "loud", "upper_name", "price", "?column?"]
+    assert cursor.fetchall() == [(1, "Ann!", "ANN", Decimal("2.50"), 11, 3), (2, "Bob!", "BOB", None, 12, 3)]
+    assert (cursor.statusmessage, [key for key, _ in people.new()]) == ("INSERT 0 2", ["1", "2"])
+    cursor = connection.execute("UPDATE delays SET v = v + 1 WHERE k = 'k7' AND n = 57 RETURNING *, v - 1 AS before")
+    assert (cursor.fetchall(), cursor.statusmessage) == ([("k7", 57, 15.25, 14.25)], "UPDATE 1")
+    assert delays.new() == [('{"k":"k7","n":57}', {"k": "k7", "n": 57, "v": 15.25})]
+    cursor = connection.execute("DELETE FROM delays AS d WHERE n = 57 RETURNING v, d.k", binary=True)
+    assert (cursor.fetchall(), cursor.statusmessage) == ([(14.25, "k7")], "DELETE 1")
+    assert delays.new() == [('{"k":"k7","n":57}', None)]
+    cursor = connection.execute("UPDATE delays SET v = 1 WHERE k = 'nobody' RETURNING k")
+    assert (cursor.fetchall(), cursor.statusmessage) == ([], "UPDATE 0")
+    many = "INSERT INTO loose SELECT x, 'y' FROM generate_series(1, 5000) AS g(x) RETURNING a"
+    assert sum(a for (a,) in connection.execute(many)) == 5000 * 5001 // 2
+    with psycopg.connect(tables.dsn()) as other:
+        assert other.execute("INSERT INTO people VALUES (9, 'Eve') RETURNING id").fetchall() == [(9,)]
+        assert people.new() == []
+        other.rollback()
+    assert people.new() == []
+    said = tables.psql("INSERT INTO loose VALUES (1, 'x'), (2, NULL) RETURNING *")
+    assert said == " a | b \n---+---\n 1 | x\n 2 | \n(2 rows)\n\nINSERT 0 2\n"
+
+
 def test_transactions_send_at_commit(tables: ViewServer, people: Topic) -> None:
     with psycopg.connect(tables.dsn()) as connection:
         connection.execute("INSERT INTO people VALUES (10, 'Eve')")
@@ -175,7 +206,9 @@ def test_transactions_send_at_commit(tables: ViewServer, people: Topic) -> None:
         ("INSERT INTO people (id, id) VALUES (1, 1)", "42701"),
         ("INSERT INTO people (id, name, upper_name) VALUES (1, 'x', 'X')", "428C9"),
         ("INSERT INTO people VALUES (1, 'x') ON CONFLICT DO NOTHING", "0A000"),
-        ("DELETE FROM people RETURNING id", "0A000"),
+        ("DELETE FROM people RETURNING count(*)", "42803"),
+        ("INSERT INTO people VALUES (1, 'x') RETURNING nothing", "42703"),
+        ("INSERT INTO people VALUES (1, 'x') RETURNING 1 / (id - 1)", "22012"),
         ("INSERT INTO people DEFAULT VALUES", "0A000"),
         ("INSERT INTO people VALUES", "42601"),
         ("INSERT INTO people SELECT 1, getenv('HOME')", "42883"),

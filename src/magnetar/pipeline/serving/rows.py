@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from magnetar.pipeline.serving.engine import BATCH_ROWS, Column, Result
+from magnetar.pipeline.serving.engine import BATCH_ROWS, Column
 from magnetar.pipeline.serving.sql.translate import QueryError
 from magnetar.pipeline.serving.wire import messages
 from magnetar.pipeline.serving.wire.types import TEXT
@@ -32,10 +32,39 @@ class Rows(Protocol):
     def close(self) -> None: ...
 
 
-class QueryRows:
-    """Of a result of the engine."""
+class Batches(Protocol):
+    """What the engine's `Result` gives."""
 
-    def __init__(self, result: Result) -> None:
+    columns: tuple[Column, ...]
+
+    def batches(self, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]: ...
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Returned:
+    """The rows of RETURNING, which are there when their statement is done."""
+
+    def __init__(self, columns: tuple[Column, ...], batches: Sequence[pa.RecordBatch]) -> None:
+        self.columns = columns
+        self._batches = batches
+
+    def batches(self, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        return iter(self._batches)
+
+    def cancel(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._batches = ()
+
+
+class QueryRows:
+    """Of a result of the engine, or of a statement with RETURNING."""
+
+    def __init__(self, result: Batches) -> None:
         self.columns = result.columns
         self.result = result
         self._batches: Iterator[pa.RecordBatch] | None = None

@@ -17,7 +17,7 @@ from magnetar.pipeline.serving.definitions import Definitions
 from magnetar.pipeline.serving.engine import Column, Engine
 from magnetar.pipeline.serving.reader import Snapshot
 from magnetar.pipeline.serving.row_sender import RowSender
-from magnetar.pipeline.serving.rows import FixedRows, QueryRows, Rows, fields_of, formats_of
+from magnetar.pipeline.serving.rows import FixedRows, QueryRows, Returned, Rows, fields_of, formats_of
 from magnetar.pipeline.serving.session_settings import SessionSettings
 from magnetar.pipeline.serving.session_writes import SessionWrites
 from magnetar.pipeline.serving.shows import described, shown
@@ -56,13 +56,14 @@ class Prepared:
 
 @dataclass(slots=True)
 class Portal:
-    """`rows` None: a command without rows that is done when it is executed."""
+    """`rows` None: a command without rows that is done when it is executed. `tag`: of one that is done, whose rows are left to be sent."""
 
     prepared: Prepared
     values: dict[int, Any]
     formats: Sequence[int]
     rows: Rows | None = None
     done: int = 0
+    tag: str = ""
     held: bool = False
     """Made by DECLARE: it stays until CLOSE or the transaction's end."""
 
@@ -204,6 +205,7 @@ class Session:
             portal = Portal(prepared, {}, ())
             try:
                 await self._open(portal)
+                await self._write_first(portal)
                 if portal.rows is not None and prepared.command.kind not in ("copy", "copy_table"):
                     formats = formats_of(portal.rows.columns, ())
                     self._write(messages.row_description(fields_of(portal.rows.columns), formats))
@@ -276,6 +278,7 @@ class Session:
         portal = self._portal(name)
         if portal.rows is None:
             await self._open(portal)
+            await self._write_first(portal)
         await self._run(portal, max(most, 0))
 
     async def _close(self, what: str, name: str) -> None:
@@ -328,6 +331,11 @@ class Session:
                     lambda: self.engine.describe(query, self.engine.snapshot(query.epoch))
                 )
             return prepared.columns
+        write = prepared.write
+        if write is not None and write.returns and prepared.query is not None:
+            query = prepared.query
+            columns = await self._in_thread(lambda: self.engine.describe(query, self.engine.snapshot()))
+            return columns[len(write.names) :]
         if kind == "fetch" and prepared.command.options["word"] != "MOVE":
             rows = self._portal(name).rows
             return rows.columns if rows is not None else None
@@ -398,7 +406,7 @@ class Session:
             if more:
                 self._write(messages.PORTAL_SUSPENDED)
             else:
-                tag = "SELECT" if command.kind in ("query", "subscribe") else commands.tag_of(command)
+                tag = "SELECT" if command.kind in ("query", "subscribe") else portal.tag or commands.tag_of(command)
                 self._write(messages.command_complete(f"{tag} {portal.done}" if tag == "SELECT" else tag))
         else:
             await self._command(portal, command)
@@ -463,6 +471,12 @@ class Session:
                     raise QueryError("26000", f'prepared statement "{command.name}" does not exist')
         self._write(messages.command_complete(tag))
 
+    async def _write_first(self, portal: Portal) -> None:
+        """Of a statement with RETURNING: its rows are sent when they are written."""
+        if portal.prepared.write is not None and portal.prepared.write.returns and portal.rows is None:
+            self._check_transaction(portal.prepared.command)
+            portal.tag = await self._written(portal)
+
     async def _written(self, portal: Portal) -> str:
         """Do what INSERT, UPDATE or DELETE says, or within a transaction keep it for COMMIT. The tag."""
         write, query = portal.prepared.write, portal.prepared.query
@@ -473,7 +487,7 @@ class Session:
         snapshot = await self._in_thread(lambda: self._snapshot_for(query))
         rows = QueryRows(await self._in_thread(lambda: self._writes.open(query, portal.values, snapshot)))
         try:
-            changes = await self._in_thread(lambda: self._writes.collect(write, rows.result), rows)
+            changes, returned = await self._in_thread(lambda: self._writes.collect(write, rows.result), rows)
         finally:
             await asyncio.get_running_loop().run_in_executor(self._pool, rows.close)
         if self.status == IN_TRANSACTION:
@@ -481,6 +495,8 @@ class Session:
         else:
             await self._to_the_end(lambda: self._writes.send(write.table, changes))
             await self._flush_if_wanted()
+        if write.returns:
+            portal.rows = QueryRows(Returned(rows.columns[len(write.names) :], returned))
         return write.tag(len(changes))
 
     async def _define(self, text: str) -> str:

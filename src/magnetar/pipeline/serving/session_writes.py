@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
+
 from magnetar.pipeline.connect.offsets import Position
 from magnetar.pipeline.connect.options import Connection
 from magnetar.pipeline.home import local_side
 from magnetar.pipeline.serving.engine import Engine, Result
 from magnetar.pipeline.serving.reader import Snapshot
+from magnetar.pipeline.serving.rows import Batches
 from magnetar.pipeline.serving.sql.translate import Context, Query, QueryError
 from magnetar.pipeline.serving.sql.writes import Write, read_write
 from magnetar.pipeline.serving.writer import ROWS_MAX, Change, Credential, Writer, changes_of, is_read, topic_of
@@ -47,8 +50,8 @@ class SessionWrites:
         """The rows that a statement writes. Raises QueryError."""
         return self._engine.run(query, values, snapshot)
 
-    def collect(self, write: Write, result: Result) -> list[Change]:
-        """All of them as messages, checked. Raises QueryError."""
+    def collect(self, write: Write, result: Batches) -> tuple[list[Change], list[pa.RecordBatch]]:
+        """All of them as messages, checked, and what RETURNING gives. Raises QueryError."""
         batches, rows = [], sum(len(changes) for _, changes in self._waiting)
         for batch in result.batches():
             rows += batch.num_rows
@@ -59,7 +62,9 @@ class SessionWrites:
                     "write them in several, or publish them to a topic",
                 )
             batches.append(batch)
-        return changes_of(write, batches)
+        width = len(write.names)
+        returned = [batch.select(range(width, batch.num_columns)) for batch in batches] if write.returns else []
+        return changes_of(write, [batch.select(range(width)) for batch in batches]), returned
 
     def keep(self, write: Write, changes: list[Change]) -> None:
         """Until COMMIT."""

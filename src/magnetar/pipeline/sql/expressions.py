@@ -14,10 +14,10 @@ from magnetar.pipeline.sql.postgres import PipelineSql
 _FAILURES = (sqlglot.errors.SqlglotError, RecursionError, ValueError, AttributeError, IndexError, KeyError, TypeError)
 
 
-def read_query(text: str, line: int = 1, column: int = 1) -> exp.Query:
-    """The syntax tree of one SELECT that begins at `line` and `column` of its file."""
+def read_query(text: str, line: int = 1, column: int = 1) -> exp.Query | exp.Values:
+    """The syntax tree of one SELECT or VALUES that begins at `line` and `column` of its file."""
     tree = _read(text, line, column)
-    if not isinstance(tree, exp.Query):
+    if not isinstance(tree, exp.Query | exp.Values):
         raise SqlError("expected a SELECT", line, column)
     return tree
 

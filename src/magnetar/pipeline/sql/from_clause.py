@@ -9,12 +9,14 @@ from typing import Final, Literal, TypeAlias
 
 from sqlglot import exp
 
+from magnetar.pipeline.sql.constant_rows import rows_of
 from magnetar.pipeline.sql.interval_join import bounds
 from magnetar.pipeline.sql.intervals import interval_us
 from magnetar.pipeline.sql.plan import (
     Join,
     LateRows,
     Named,
+    OneRow,
     Plan,
     Project,
     Scan,
@@ -23,7 +25,7 @@ from magnetar.pipeline.sql.plan import (
     output_kinds,
     output_names,
 )
-from magnetar.pipeline.sql.scope import Columns, Relations, Scope, Side, refuse
+from magnetar.pipeline.sql.scope import ADDED, Columns, Relations, Scope, Side, refuse
 from magnetar.pipeline.sql.statements import Query
 from magnetar.pipeline.sql.subqueries import terms as terms_of
 from magnetar.pipeline.sql.table_functions import TableFunction, elements, table_function
@@ -32,6 +34,9 @@ _TABLE_FUNCTIONS: Final = {
     "SESSION": "write GROUP BY k, SESSION(ts, size) with SESSION_START(ts, size) and SESSION_END(ts, size)",
 }
 """What to write instead of those that people know."""
+
+_NO_INPUT: Final = f"{ADDED}_no_input"
+"""The alias of the one row that a SELECT without FROM reads."""
 
 _SIGNS: Final[dict[type[exp.Expr], str]] = {exp.GTE: ">=", exp.GT: ">", exp.LTE: "<=", exp.LT: "<"}
 
@@ -67,10 +72,13 @@ class FromClause:
         What an inner join asks for beside equalities is in `filters` afterwards.
         """
         joins = list(tree.args.get("joins") or [])
-        self._first, swapped = tree.args["from_"].this, False
-        if table_function(self.query, self._first) is not None:
+        clause = tree.args.get("from_")
+        if clause is None and any(isinstance(each, exp.Star) for each in tree.expressions):
+            raise refuse(self.query, tree, "SELECT * without FROM; write the columns, or FROM and what has them")
+        self._first, swapped = exp.Tuple() if clause is None else clause.this, False
+        if table_function(self.query, self._first) is not None and self._is_behind_another(joins):
             self._first, swapped = self._behind_another(joins), True
-        sides = [self._side(self._first)]
+        sides = [Side(_NO_INPUT, OneRow(), ()) if clause is None else self._side(self._first)]
         where = tree.args.get("where")
         terms = terms_of(where.this) if where is not None else []
         steps = [self._step(sides, join, terms) for join in joins]
@@ -78,20 +86,28 @@ class FromClause:
         written = [sides[1], sides[0], *sides[2:]] if turned or swapped else sides
         return Scope(self.query, written), lambda: _joined(sides, steps)
 
+    def _is_behind_another(self, joins: list[exp.Join]) -> bool:
+        """Whether a function that stands first may as well stand behind the input that follows it."""
+        return bool(joins) and not joins[0].side and table_function(self.query, joins[0].this) is None
+
     def _behind_another(self, joins: list[exp.Join]) -> exp.Expr:
-        """A function that stands first takes the place of the input behind it, which is the first then."""
-        if joins and not joins[0].side and table_function(self.query, joins[0].this) is None:
-            first: exp.Expr = joins[0].this
-            joins[0] = joins[0].copy()
-            joins[0].set("this", self._first.copy())
-            return first
-        raise refuse(
-            self.query,
-            self._first,
-            "a function alone in FROM has no changes that a view could follow; write FROM t, generate_series(1, 3) AS g(i)",
-        )
+        """The function takes the place of the input behind it, which is the first then."""
+        first: exp.Expr = joins[0].this
+        joins[0] = joins[0].copy()
+        joins[0].set("this", self._first.copy())
+        return first
+
+    def _alone(self, node: exp.Expr, called: TableFunction) -> Side:
+        """A function of constants, which needs no input: its rows are there as long as the view is."""
+        columns = (called.column,) if called.ordinality is None else (called.column, called.ordinality)
+        array, kind = elements(self.query, Scope(self.query, [Side(_NO_INPUT, OneRow(), ())]), called, node)
+        plan = Unnest(Project(OneRow(), ()), array, columns[0], called.ordinality, kind=kind)
+        return Side(called.alias, plan, columns, self._kinds(plan))
 
     def _side(self, node: exp.Expr) -> Side:
+        called = table_function(self.query, node)
+        if called is not None:
+            return self._alone(node, called)
         side = self._unnamed_side(node)
         names = column_aliases(node)
         if not names:
@@ -114,13 +130,15 @@ class FromClause:
         if isinstance(node, exp.Subquery):
             plan = self.plan_of(self.query, node.this, self.relations, self.named)
             return Side(node.alias or "subquery", plan, output_names(plan), self._kinds(plan))
+        if isinstance(node, exp.Values):
+            plan = self.plan_of(self.query, rows_of(self.query, node), self.relations, self.named)
+            return Side(node.alias or "values", plan, output_names(plan), self._kinds(plan))
         if not isinstance(node, exp.Table):
             instead = {
-                "values": "publish the rows to a topic and read it with CREATE SOURCE",
                 "lateral": "write the subquery as a JOIN, with row_number() OVER (PARTITION BY ...) for its LIMIT",
             }.get(node.key)
             what = f"{node.key.upper()} has no incremental plan in FROM; {instead}" if instead else ""
-            others = "FROM takes sources, views, subqueries, TUMBLE, HOP and LATE_ROWS"
+            others = "FROM takes sources, views, subqueries, VALUES, TUMBLE, HOP, LATE_ROWS, unnest and generate_series"
             raise refuse(self.query, node, what or others)
         if isinstance(node.this, exp.Anonymous):
             return self._windowed(node)
@@ -247,7 +265,7 @@ class FromClause:
             )
         table = join.this
         called = table_function(query, table)
-        if called is not None:
+        if called is not None and not self._is_constant(called, join):
             return self._elements(sides, join, called)
         if join.method == "ASOF":
             return self._asof(sides, join)
@@ -330,6 +348,12 @@ class FromClause:
         sides.append(right)
         return _Step(right, "left" if how else "inner", (), False, array)
 
+    def _is_constant(self, called: TableFunction, join: exp.Join) -> bool:
+        """Whether a function is joined by a condition of its own, which it may be where it reads no columns."""
+        reads = any(argument.find(exp.Column) for argument in called.arguments)
+        asked = join.args.get("using") or join.args.get("on") not in (None, exp.true())
+        return not reads and bool(asked or (join.side or "").lower() in ("right", "full"))
+
     def _keys(
         self, sides: list[Side], right: Side, join: exp.Join, terms: list[exp.Expr], how: str
     ) -> tuple[tuple[str, str], ...]:
@@ -343,7 +367,9 @@ class FromClause:
                 right.merged = tuple(column.name.lower() for column in columns)
             return tuple(keys)
         condition = join.args.get("on")
-        fix = f"write ON {sides[0].alias}.x = {right.alias}.y; other conditions go into WHERE or into a subquery"
+        first = "a" if sides[0].alias.startswith(ADDED) else sides[0].alias
+        second = "b" if right.alias.startswith(ADDED) else right.alias
+        fix = f"write ON {first}.x = {second}.y; other conditions go into WHERE or into a subquery"
         keys = []
         for term in terms_of(condition) if condition is not None else terms:
             pair = self._pair(sides, right, term)

@@ -50,6 +50,11 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class OneRow:
+    """One row without columns, which is there as long as the view is: what a SELECT without FROM reads."""
+
+
+@dataclass(frozen=True, slots=True)
 class LateRows:
     """LATE_ROWS(v): what `v` takes no longer, the rows of its input that come for a closed window, with that window."""
 
@@ -176,12 +181,14 @@ class UnionAll:
     inputs: tuple[Plan, ...]
 
 
-Plan: TypeAlias = Scan | LateRows | Windowed | Unnest | Project | Aggregate | Join | TopN | Dedup | Recompute | UnionAll
+Plan: TypeAlias = (
+    Scan | OneRow | LateRows | Windowed | Unnest | Project | Aggregate | Join | TopN | Dedup | Recompute | UnionAll
+)
 
 
 def inputs(plan: Plan) -> tuple[Plan, ...]:
     """The nodes directly below."""
-    if isinstance(plan, Scan):
+    if isinstance(plan, Scan | OneRow):
         return ()
     if isinstance(plan, UnionAll):
         return plan.inputs
@@ -199,6 +206,8 @@ def output_names(plan: Plan) -> tuple[str, ...] | None:
     """The columns it gives; None when that depends on a source whose columns are not known."""
     if isinstance(plan, Scan | LateRows):
         return None
+    if isinstance(plan, OneRow):
+        return ()
     if isinstance(plan, UnionAll):
         return output_names(plan.inputs[0])
     if isinstance(plan, Windowed):
@@ -219,7 +228,7 @@ def output_kinds(plan: Plan, of_relation: Callable[[str], Mapping[str, str | Non
     """The sorts of values of the columns it gives, by lower-case name, where they are known. `of_relation`: those of what it reads."""
     if isinstance(plan, Scan):
         return dict(of_relation(plan.name))
-    if isinstance(plan, LateRows):
+    if isinstance(plan, LateRows | OneRow):
         return {}
     if isinstance(plan, UnionAll):
         branches = [output_kinds(branch, of_relation) for branch in plan.inputs]

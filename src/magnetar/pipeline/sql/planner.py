@@ -8,6 +8,7 @@ from typing import TypeAlias, TypeVar
 from sqlglot import exp
 
 from magnetar.pipeline.errors import PlanRefusedError
+from magnetar.pipeline.sql.constant_rows import rows_of
 from magnetar.pipeline.sql.expressions import read_query
 from magnetar.pipeline.sql.from_clause import FromClause, column_aliases
 from magnetar.pipeline.sql.grouping import grouping_sets, windows_in_group
@@ -65,6 +66,8 @@ def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
         return _first_rows(query, tree, relations, named)
     if isinstance(tree, exp.SetOperation):
         return _set_operation(query, tree, relations, named)
+    if isinstance(tree, exp.Values):
+        return _plan(query, rows_of(query, tree), relations, named)
     if not isinstance(tree, exp.Select):
         raise refuse(query, tree, f"{tree.key.upper()} has no incremental plan; write a SELECT")
     distinct = tree.args.get("distinct")
@@ -74,8 +77,6 @@ def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
             raise refuse(query, tree, instead)
     if tree.args.get("order") and not (distinct is not None and distinct.args.get("on")):
         tree, unshown = _without_order(query, tree)
-    if tree.args.get("from_") is None:
-        raise refuse(query, tree, "a view reads from something; add FROM source")
     top = _top_n(query, tree, relations, named)
     if top is not None:
         return top
@@ -433,7 +434,8 @@ def _recompute(
 
 def _top_n(query: Query, tree: exp.Select, relations: Relations, named: dict[str, Plan]) -> Plan | None:
     """`SELECT ... FROM (SELECT ..., row_number() OVER (PARTITION BY ... ORDER BY ...) AS rn FROM ...) WHERE rn <= n`."""
-    inner = tree.args["from_"].this
+    clause = tree.args.get("from_")
+    inner = None if clause is None else clause.this
     where = tree.args.get("where")
     if (
         not isinstance(inner, exp.Subquery)

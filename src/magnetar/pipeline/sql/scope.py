@@ -93,6 +93,8 @@ class Scope:
             side = self.side_of(node)
             if side.columns is not None and node.name.lower() not in (c.lower() for c in side.columns):
                 known = ", ".join(side.columns[:20])
+                if not known:
+                    raise refuse(self.query, node, f"there is no column {node.name}; add FROM and what has it")
                 raise refuse(self.query, node, f"{side.alias} has no column {node.name}; it has {known}")
             side.used[node.name] = None
             name = node.name if len(self.sides) == 1 else f"{side.alias}__{node.name}"
@@ -105,6 +107,12 @@ class Scope:
             isinstance(node, exp.Anonymous) and node.name.lower() == "proctime"
         ):
             return of_kind(standing_for(exp.column(EPOCH_TIMESTAMP), node), "timestamptz")
+        if isinstance(node, exp.In) and any(isinstance(each, exp.Values) for each in node.expressions):
+            return self._listed(node)
+        if isinstance(node, exp.Values):
+            raise refuse(
+                self.query, node, "VALUES stands in FROM, as (VALUES (1), (2)) AS t (a), or in IN (VALUES ...)"
+            )
         if isinstance(node, exp.Query | exp.Exists):
             raise refuse(self.query, node, "a SELECT has no incremental plan at this place; write a JOIN with it")
         name = node.name.lower() if isinstance(node, exp.Anonymous) else node.key
@@ -118,6 +126,19 @@ class Scope:
             raise refuse(
                 self.query, node, f"{name}() gives another value when an epoch is repeated; compute it in the producer"
             )
+        return node
+
+    def _listed(self, node: exp.In) -> exp.Expr:
+        """`x IN (VALUES (1), (2))` as `x IN (1, 2)`."""
+        found: list[exp.Expr] = []
+        for each in node.expressions:
+            rows = each.expressions if isinstance(each, exp.Values) else [exp.Tuple(expressions=[each])]
+            if any(len(row.expressions) != 1 for row in rows if isinstance(row, exp.Tuple)):
+                raise refuse(
+                    self.query, node, "IN (VALUES ...) takes rows of one value; JOIN (VALUES ...) AS t (a, b) by both"
+                )
+            found += [row.expressions[0] if isinstance(row, exp.Tuple) else row for row in rows]
+        node.set("expressions", found)
         return node
 
     def sql(self, node: exp.Expr) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from sqlglot import exp, parse
+from sqlglot import exp, parse, parse_one
 from sqlglot.errors import SqlglotError
 
 from magnetar.pipeline.serving.sql.result_names import Node
@@ -23,12 +23,14 @@ Verb: TypeAlias = Literal["INSERT", "UPDATE", "DELETE"]
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """`query`: in PostgreSQL's words, whose result has the columns `names`: those of `table` that are stored, for DELETE its key."""
+    """`query`: in PostgreSQL's words, whose result begins with the columns `names`: those of `table` that are stored, for DELETE its
+    key. `returns`: behind them stands what RETURNING asks for."""
 
     verb: Verb
     table: CreateSource
     query: str
     names: tuple[str, ...]
+    returns: bool = False
 
     def tag(self, rows: int) -> str:
         """As PostgreSQL tells that it is done."""
@@ -65,7 +67,6 @@ def read_write(text: str, tables: Tables, width_of: WidthOf) -> Write:
 
 def _refuse(tree: Node) -> None:
     for part, words, hint in (
-        ("returning", "RETURNING", "write it without, and SELECT after FLUSH"),
         ("conflict", "ON CONFLICT", "INSERT replaces the row that has the key"),
         ("using", "DELETE ... USING", "name the rows by WHERE key IN (SELECT ...)"),
         ("from_", "UPDATE ... FROM", "compute the value by a subquery: SET a = (SELECT ...)"),
@@ -216,7 +217,36 @@ def _insert(tree: exp.Insert, tables: Tables, width_of: WidthOf) -> Write:
         if column.name in place or _is_scalar(column)
     ]
     query = exp.Select(expressions=outputs).from_(exp.Subquery(this=source, alias=label))
-    return Write("INSERT", table, query.sql("postgres"), tuple(output.alias for output in outputs))
+    return _write("INSERT", tree, table, target.alias or target.name, query, tuple(output.alias for output in outputs))
+
+
+def _write(verb: Verb, tree: Node, table: CreateSource, label: str, query: Node, names: tuple[str, ...]) -> Write:
+    """Of the rows as they are to be written, with what RETURNING says of them. Raises QueryError."""
+    if not tree.args.get("returning"):
+        return Write(verb, table, query.sql("postgres"), names)
+    row = exp.to_identifier(label, quoted=True)
+    computed = [column for column in table.columns if column.generated is not None]
+    if computed and verb != "DELETE":
+        expressions = [exp.Paren(this=parse_one(column.generated or "", read="postgres")) for column in computed]
+        added = [_named(each, column.name) for each, column in zip(expressions, computed, strict=True)]
+        query = exp.Select(expressions=[exp.Star(), *added]).from_(query.subquery(row.copy()))
+    known = {*names, *(column.name for column in computed)}
+    shown = [column.name for column in table.columns if verb == "DELETE" or column.name in known]
+    outputs: list[Node] = []
+    for item in tree.args["returning"].expressions:
+        star = isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star))
+        outputs += (
+            [exp.column(exp.to_identifier(name, quoted=True), table=row.copy()) for name in shown] if star else [item]
+        )
+    calls = [call for each in outputs for call in each.find_all(exp.AggFunc, exp.Window)]
+    if any(call.find_ancestor(exp.Select) is None for call in calls):
+        raise QueryError("42803", "aggregate functions and OVER are not allowed in RETURNING")
+    if verb == "DELETE":  # of the rows as they are
+        query.set("expressions", [*query.expressions, *(each.copy() for each in outputs)])
+    else:
+        kept = [exp.column(exp.to_identifier(name, quoted=True), table=row.copy()) for name in names]
+        query = exp.Select(expressions=[*kept, *(each.copy() for each in outputs)]).from_(query.subquery(row.copy()))
+    return Write(verb, table, query.sql("postgres"), names, returns=True)
 
 
 def _is_scalar(column: ColumnDefinition) -> bool:
@@ -246,11 +276,11 @@ def _keys(table: CreateSource) -> list[str]:
     return [names[key.lower()] for key in table.primary_key]
 
 
-def _from(tree: Node, outputs: Sequence[Node]) -> str:
+def _from(tree: Node, outputs: Sequence[Node]) -> Node:
     query = exp.Select(expressions=list(outputs)).from_(tree.this.copy())
     if tree.args.get("where"):
         query.set("where", tree.args["where"].copy())
-    return str(query.sql("postgres"))
+    return query
 
 
 def _update(tree: exp.Update, tables: Tables) -> Write:
@@ -279,7 +309,7 @@ def _update(tree: exp.Update, tables: Tables) -> Write:
         )
         for name in kept
     ]
-    return Write("UPDATE", table, _from(tree, outputs), tuple(kept))
+    return _write("UPDATE", tree, table, label, _from(tree, outputs), tuple(kept))
 
 
 def _pairs(pair: Node) -> list[tuple[str, Node]]:
@@ -302,4 +332,4 @@ def _delete(tree: exp.Delete, tables: Tables) -> Write:
     label = exp.to_identifier(tree.this.alias or tree.this.name, quoted=True)
     keys = _keys(table)
     outputs = [_named(exp.column(exp.to_identifier(name, quoted=True), table=label), name) for name in keys]
-    return Write("DELETE", table, _from(tree, outputs), tuple(keys))
+    return _write("DELETE", tree, table, tree.this.alias or tree.this.name, _from(tree, outputs), tuple(keys))

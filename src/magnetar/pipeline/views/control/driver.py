@@ -182,7 +182,9 @@ class Driver:
         self._tail = self._sources.tail(self._program.sources) if self._low_latency and self._program.sources else None
         for attempt in range(1, QUERY_ATTEMPTS + 1):
             try:
-                if self._tail is not None:
+                if not self._program.sources:
+                    self._follow_nothing(once)
+                elif self._tail is not None:
                     self._follow_tail(self._tail, once)
                 else:
                     self._follow(once)
@@ -259,6 +261,12 @@ class Driver:
                     each.settle()
                 except BaseException as error:
                     self._failure = self._failure or error
+
+    def _follow_nothing(self, once: bool) -> None:
+        """Of a pipeline without sources only the number of units changes."""
+        while not once and not self._stop.is_set():
+            self._idle()
+            self._stop.wait(POLL_S)
 
     def take(self, tail: Tail, ends: Mapping[str, Any]) -> bool:
         """One epoch from where the sources stand up to `ends`; whether it was one of few rows, which is committed on return. Another one is

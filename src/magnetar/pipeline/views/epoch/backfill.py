@@ -1,7 +1,7 @@
 """Views that are created over sources and views which have been there for a while: their rows as if they had always been there.
 
 Before the streaming query begins, one epoch runs the new views alone: over what their sources were read up to the manifest, and over the
-rows that older views have in it.
+rows that older views have in it. Views of constants get their rows then, and never again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest
 from magnetar.pipeline.views.epoch.epoch import Batch
-from magnetar.pipeline.views.epoch.stage_job import rows_frame
+from magnetar.pipeline.views.epoch.stage_job import one_row_frame, rows_frame
 from magnetar.pipeline.views.lowering.program import BACKFILL, STARTS, Program
+from magnetar.pipeline.views.lowering.stages import ONE_ROW
 from magnetar.pipeline.views.source.sources import Sources
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def to_backfill(program: Program, claimed: Manifest) -> list[str]:
-    """The views that read from what was there before them, directly or through other new ones; with those that a driver left undone."""
+    """The views that read from what was there before them, or constants, directly or through other new ones; with those that a driver
+    left undone."""
     known = set(claimed.views.get("tables", {}))
     pending = list(claimed.views.get(BACKFILL, []))
     found: list[str] = []
@@ -33,7 +35,7 @@ def to_backfill(program: Program, claimed: Manifest) -> list[str]:
         behind = any(
             feed.origin in claimed.sources
             if program.reads_source(plan, feed)
-            else feed.origin not in stages and (feed.origin in found or feed.origin in known)
+            else feed.origin not in stages and (feed.origin == ONE_ROW or feed.origin in found or feed.origin in known)
             for feed in feeds
             if not feed.is_late  # in the past nothing counts as late
         )
@@ -69,6 +71,8 @@ def backfill_batch(
                     raw = sources.range(spark, source, start, at)
                     frames[feed.origin] = sources.decoded(raw, source)
                     letters[feed.origin] = sources.dead_letters(raw, source)
+            elif feed.origin == ONE_ROW:
+                rows[ONE_ROW] = one_row_frame(spark)
             elif feed.origin in older and older[feed.origin] in manifest.tables:
                 rows[feed.origin] = rows_frame(spark, files, manifest.tables[older[feed.origin]], mapping)
     dead = {name: each for name, each in letters.items() if each is not None}

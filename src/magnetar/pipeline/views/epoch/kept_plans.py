@@ -21,7 +21,7 @@ from magnetar.pipeline.views.epoch.plain_stage import PlainSource, PlainStage, p
 from magnetar.pipeline.views.epoch.spark_steps import apply_feed, feed_name
 from magnetar.pipeline.views.epoch.stage_job import kept_changes_frame, kept_source_frame, plan_kept_stage, spark_schema
 from magnetar.pipeline.views.lowering.program import Program
-from magnetar.pipeline.views.lowering.stages import EPOCH_TIMESTAMP, Feed, Stage, ViewPlan
+from magnetar.pipeline.views.lowering.stages import EPOCH_TIMESTAMP, ONE_ROW, Feed, Stage, ViewPlan
 from magnetar.pipeline.views.source.options import decode_policy
 from magnetar.pipeline.views.source.sources import Sources
 from magnetar.pipeline.views.source.written_rows import is_plain, read_written
@@ -88,7 +88,7 @@ def is_keepable(program: Program) -> bool:
     """Whether nothing in a plan is another in each epoch: neither `now()` nor the watermark by which rows are late."""
     for plan in program.plans:
         for stage in plan.stages:
-            origins = [feed.origin for feed in stage.feeds]
+            origins = [feed.origin for feed in stage.feeds if feed.origin != ONE_ROW]
             twice = len(set(origins)) < len(origins)  # what is observed must be there once
             if twice or any(feed.is_late or EPOCH_TIMESTAMP in repr(feed.steps) for feed in stage.feeds):
                 return False
@@ -139,6 +139,7 @@ class KeptPlans:
             fed = [
                 (feed, apply_feed(self._frame(spark, plan, stage, feed), feed, 0, name=feed_name(place)))
                 for place, feed in enumerate(stage.feeds)
+                if feed.origin != ONE_ROW  # it was read when the view was created
             ]
             planned = plan_kept_stage(stage, fed, DEFAULT_VNODES, self.files, spark)
             self._stages[key] = KeptStage(planned, self._first_read(plan, stage))

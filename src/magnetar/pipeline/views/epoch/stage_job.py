@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.operators.changelog import CHANGE, INSERT
 from magnetar.pipeline.sql.plan import Named
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import TableState
@@ -40,7 +41,7 @@ from magnetar.pipeline.views.epoch.worker import (
     unit_files_function,
     unit_function,
 )
-from magnetar.pipeline.views.lowering.stages import Feed, Stage, quoted
+from magnetar.pipeline.views.lowering.stages import ROW_ID, Feed, Stage, quoted
 from magnetar.pipeline.views.source.native_rows import NativeRead
 from magnetar.pipeline.views.source.own_vnodes import own_parts
 from magnetar.pipeline.vnodes import UNIT, VNODE, unit_index, vnode
@@ -249,6 +250,11 @@ def rows_frame(spark: SparkSession, files: StateFiles, state: TableState, mappin
     vnodes = [mapping.vnodes_of(unit) for unit in mapping.units]
     function = rows_function(files.root_url, files.options, pickle.dumps(state), pickle.dumps(vnodes))
     return spark.range(0, units, 1, units).mapInArrow(function, spark_schema(state.table.schema))
+
+
+def one_row_frame(spark: SparkSession) -> DataFrame:
+    """The insert of one row that has nothing but its id."""
+    return spark.range(0, 1, 1, 1).selectExpr(f"CAST({INSERT} AS TINYINT) AS {CHANGE}", f"'' AS {quoted(ROW_ID)}")
 
 
 def spark_schema(schema: object) -> str:

@@ -57,7 +57,7 @@ def _feed(feed: Feed, vnode_hash: VnodeHash) -> Iterable[str]:
     place = f"vnode({', '.join(feed.place_by)})" if feed.place_by else "vnode 0"
     if vnode_hash == "segment":
         place += " by the hash of segments, read there without a shuffle"
-    yield f"{feed.input} <- {feed.origin}, to {place}"
+    yield f"{feed.input} <- {feed.origin or 'one row, once'}, to {place}"
     for step in feed.steps:
         yield f"  {_short(shown(_step(step)))}"
     if feed.sends_failed:

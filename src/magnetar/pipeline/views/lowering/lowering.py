@@ -21,6 +21,7 @@ from magnetar.pipeline.sql.plan import (
     Join,
     LateRows,
     Named,
+    OneRow,
     Plan,
     Project,
     Recompute,
@@ -38,6 +39,7 @@ from magnetar.pipeline.views.lowering.context import Lowering, Types
 from magnetar.pipeline.views.lowering.join import lower_join
 from magnetar.pipeline.views.lowering.message_key import require_message_key
 from magnetar.pipeline.views.lowering.stages import (
+    ONE_ROW,
     ROW_ID,
     AddElements,
     AddWindows,
@@ -232,6 +234,8 @@ def changes_of(lowering: Lowering, plan: Plan) -> Changes:
     match plan:
         case Scan(name):
             return lowering.relation(name)
+        case OneRow():
+            return Changes((Part(ONE_ROW),), pa.schema([pa.field(ROW_ID, pa.string())]), (ROW_ID,), (), True)
         case Project():
             return lowering.project(lowering.changes(plan.input), plan.outputs, plan.condition)
         case LateRows(Scan(name)):
@@ -347,7 +351,9 @@ def _require_messages(lowering: Lowering, plan: ViewPlan, catalog: Catalog) -> N
         )
         if entry is not None and entry.kind == "SOURCE" and not made:
             continue
-        if entry is None or made:
+        if feed.origin == ONE_ROW:
+            origin = "constants"
+        elif entry is None or made:
             origin = "what a join, GROUP BY, OVER, unnest or LATE_ROWS has made of messages"
         else:
             origin = f"the stored rows of the {entry.kind} {feed.origin}"

@@ -29,6 +29,10 @@ EPOCH_TIMESTAMP: Final = "__epoch_timestamp"
 """What `now()` became: a timestamp, the same for all rows of an epoch and whenever the epoch is repeated."""
 
 
+ONE_ROW: Final = ""
+"""The origin of the one row that a SELECT without FROM reads. No relation has this name."""
+
+
 def quoted(name: str) -> str:
     """A column's name in Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
