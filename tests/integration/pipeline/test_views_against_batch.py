@@ -119,7 +119,7 @@ WINDOWS = {
     ),
     "series_grouped": (
         "SELECT x % 3 AS m, count(*) AS c FROM generate_series(1, 10) AS g(x) GROUP BY x % 3",
-        "SELECT m, count(*) AS c FROM (SELECT explode(sequence(1L, 10L)) % 3 AS m) GROUP BY m",
+        "SELECT x % 3 AS m, count(*) AS c FROM (SELECT explode(sequence(1L, 10L)) AS x) GROUP BY x % 3",
     ),
     "constants_united": (
         "SELECT n FROM t UNION ALL SELECT 5 UNION ALL SELECT x FROM generate_series(1, 2) AS g(x)",

@@ -15,6 +15,7 @@ from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.testing.server import ServerProcess
 from tests.support.pipelines import latest, running, view_rows
 from tests.support.served_views import serving
+from tests.support.waiting import wait_until
 
 TABLES = """
 CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR NOT NULL, score DOUBLE PRECISION, upper_name VARCHAR AS upper(name))
@@ -22,6 +23,10 @@ CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR NOT NULL, score DOUBLE PRE
 CREATE TABLE visits (person INT, at TIMESTAMP) WITH (service.url = '{url}');
 CREATE TABLE kinds (a BIGINT, b VARCHAR, flag BOOLEAN, small SMALLINT, price NUMERIC(8, 2), any_price NUMERIC, raw BYTEA, day DATE,
     at TIMESTAMPTZ, other_at TIMESTAMP, doc JSONB, words VARCHAR[], PRIMARY KEY (a, b)) WITH (service.url = '{url}');
+CREATE TABLE log (word VARCHAR, at TIMESTAMP, WATERMARK FOR at AS at) APPEND ONLY WITH (service.url = '{url}');
+CREATE MATERIALIZED VIEW hourly AS SELECT window_start, count(*) AS c FROM TUMBLE(log, at, INTERVAL '1 hour')
+    GROUP BY window_start EMIT ON WINDOW CLOSE;
+COMMENT ON TABLE log IS 'only grows';
 CREATE FUNCTION shout(x VARCHAR) RETURNS VARCHAR LANGUAGE sql AS $$ SELECT upper(x) || '!' $$;
 CREATE MATERIALIZED VIEW loud AS SELECT id, shout(name) AS said FROM people WHERE shout(name) <> 'BOB!';
 CREATE MATERIALIZED VIEW visited AS
@@ -63,8 +68,22 @@ def test_tables_are_written_and_read(pipeline: Pipeline, tmp_path: Path, client:
         connection.execute("SET implicit_flush = true")
         connection.execute("INSERT INTO visits VALUES (4, '2024-01-02')")
         assert connection.execute("SELECT times FROM visited WHERE name = 'Dan'").fetchone() == (1,)
+        a_table_that_only_grows_closes_windows(connection)
         people = sorted(connection.execute("SELECT * FROM people").fetchall())
     everything_can_be_built_again(pipeline, people, client, topic)
+
+
+def a_table_that_only_grows_closes_windows(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("INSERT INTO log VALUES ('a', '2024-01-01 10:00'), ('a', '2024-01-01 10:59')")
+    assert connection.execute("SELECT count(*) FROM log").fetchone() == (2,)
+    assert connection.execute("SELECT * FROM hourly").fetchall() == []
+    connection.execute("INSERT INTO log VALUES ('b', '2024-01-01 11:00')")
+    wait_until(lambda: connection.execute("SELECT c FROM hourly").fetchall() == [(2,)], 120)
+    with pytest.raises(psycopg.errors.FeatureNotSupported):
+        connection.execute("DELETE FROM log")
+    assert connection.execute("SELECT obj_description('log'::regclass)").fetchone() == ("only grows",)
+    connection.execute("COMMENT ON COLUMN log.word IS 'what was said'")
+    assert connection.execute("SELECT col_description('log'::regclass, 1)").fetchone() == ("what was said",)
 
 
 def rows_are_counted_and_read_after_flush(connection: psycopg.Connection[Any]) -> None:

@@ -28,13 +28,18 @@ def catalog(url: str) -> list[dict[str, Any]]:
         "CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR NOT NULL, score DOUBLE PRECISION, upper_name VARCHAR AS upper(name), "
         f"price NUMERIC(8, 2), day DATE, doc JSONB) WITH (service.url = '{url}', topic = 'people')",
         f"CREATE TABLE loose (a INT, b VARCHAR) WITH (service.url = '{url}', topic = 'loose')",
+        f"CREATE TABLE log (id INT NOT NULL, word VARCHAR) APPEND ONLY WITH (service.url = '{url}', topic = 'log')",
         f"CREATE TABLE fed (a INT) WITH (connector = 'pulsar', service.url = '{url}', topic = 'x') FORMAT PLAIN ENCODE JSON",
     )
     tables += ("CREATE FUNCTION twice(x BIGINT) RETURNS BIGINT LANGUAGE sql AS 'x + x'",)
     found = [item for item in CATALOG if item["name"] in ("f", "kinds")]
-    return found + [
+    found = found + [
         {"name": text.split()[2].partition("(")[0], "statement": text, "parallelism": None} for text in tables
     ]
+    for item in found:
+        if item["name"] == "delays":
+            item["comments"] = {"": "what is late", "v": "in minutes"}
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +157,34 @@ def test_returning_gives_the_rows_that_are_written(
     assert people.new() == []
     said = tables.psql("INSERT INTO loose VALUES (1, 'x'), (2, NULL) RETURNING *")
     assert said == " a | b \n---+---\n 1 | x\n 2 | \n(2 rows)\n\nINSERT 0 2\n"
+
+
+def test_a_table_that_only_grows_takes_inserts(broker: ServerProcess, connection: psycopg.Connection[Any]) -> None:
+    client = pulsar.Client(broker.service_url)
+    log = Topic(client, "log")
+    assert connection.execute("INSERT INTO log VALUES (1, 'a'), (1, 'a') RETURNING id").fetchall() == [(1,), (1,)]
+    sent = log.new()
+    assert [row for _, row in sent] == [{"id": 1, "word": "a"}] * 2
+    assert len({key for key, _ in sent}) == 2
+    for statement, verb in (("UPDATE log SET word = 'b'", "UPDATE"), ("DELETE FROM log", "DELETE")):
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match=f'"log" is APPEND ONLY, so {verb} is refused'):
+            connection.execute(statement)
+    with pytest.raises(psycopg.errors.NotNullViolation):
+        connection.execute("INSERT INTO log (word) VALUES ('b')")
+    assert log.new() == []
+    client.close()
+
+
+def test_comments_are_in_the_catalogs(tables: ViewServer, connection: psycopg.Connection[Any]) -> None:
+    asked = "SELECT obj_description('delays'::regclass, 'pg_class'), obj_description('people'::regclass)"
+    assert connection.execute(asked).fetchone() == ("what is late", None)
+    columns = (
+        "SELECT a.attname, col_description(a.attrelid, a.attnum) FROM pg_attribute a "
+        "WHERE a.attrelid = 'delays'::regclass AND a.attnum > 0 ORDER BY a.attnum"
+    )
+    assert connection.execute(columns).fetchall() == [("k", None), ("n", None), ("v", "in minutes")]
+    assert "what is late" in tables.psql(r"\dt+")
+    assert "in minutes" in tables.psql(r"\d+ delays")
 
 
 def test_transactions_send_at_commit(tables: ViewServer, people: Topic) -> None:

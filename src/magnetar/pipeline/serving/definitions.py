@@ -21,6 +21,7 @@ from magnetar.pipeline.sql.changes import applied, changes
 from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
+    Comment,
     CreateFunction,
     CreateIndex,
     CreateSink,
@@ -42,6 +43,7 @@ _CHANGES: Final = (
     CreateSink,
     CreateFunction,
     CreateIndex,
+    Comment,
     Drop,
     Rename,
     AlterOptions,
@@ -188,4 +190,6 @@ def _there(known: Catalog, statement: Statement) -> Tag | None:
 
 def _tag(text: str) -> str:
     words = re.sub(r"--[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL).upper().split()
+    if words[:1] == ["COMMENT"]:
+        return "COMMENT"
     return " ".join(words[:3] if words[1:2] == ["MATERIALIZED"] else words[:2])

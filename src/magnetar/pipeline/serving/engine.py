@@ -322,6 +322,7 @@ class Engine:
 
     def _plain_entries(self, snapshot: Snapshot) -> list[ViewEntry]:
         """Of the views that keep no rows, as far as they can be read: one over a source alone cannot."""
+        comments = comments_of(snapshot.manifest)
         found, taken = [], set[int]()
         for view in plain_views(snapshot.manifest).values():
             number = PLAIN_VIEW_IDS + zlib.crc32(view.name.encode()) % PLAIN_VIEW_IDS
@@ -329,8 +330,16 @@ class Engine:
                 number += 1
             taken.add(number)
             with suppress(QueryError):
-                found.append(ViewEntry(view.name, number, "v", self.columns_of(view, snapshot), (), view.text))
+                said = comments.get(view.name.lower(), {})
+                columns = self.columns_of(view, snapshot)
+                found.append(ViewEntry(view.name, number, "v", columns, (), view.text, comments=said))
         return found
+
+
+def comments_of(manifest: Manifest) -> dict[str, Mapping[str, str]]:
+    """Those of COMMENT ON, by lower-case name of what they are of."""
+    items = manifest.views.get("catalog", [])
+    return {str(item["name"]).lower(): item["comments"] for item in items if item.get("comments")}
 
 
 def plain_views(manifest: Manifest) -> dict[str, PlainView]:
@@ -383,6 +392,7 @@ def _table_of(statement: str) -> CreateSource | str:
 def view_entries(snapshot: Snapshot) -> list[ViewEntry]:
     """What has rows, as the system catalogs tell of it."""
     texts = {str(item["name"]): str(item["statement"]) for item in snapshot.manifest.views.get("catalog", [])}
+    comments = comments_of(snapshot.manifest)
     found = []
     for name, table_id in table_ids(snapshot.manifest).items():
         if table_id not in snapshot.manifest.tables:
@@ -398,7 +408,8 @@ def view_entries(snapshot: Snapshot) -> list[ViewEntry]:
             for each in indexes(snapshot.manifest)
             if each.relation.lower() == name.lower()
         )
-        found.append(ViewEntry(name, table_id, kind, columns, key, definition, size, rows, made))
+        said = comments.get(name.lower(), {})
+        found.append(ViewEntry(name, table_id, kind, columns, key, definition, size, rows, made, said))
     return found
 
 

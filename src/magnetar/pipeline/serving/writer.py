@@ -74,7 +74,7 @@ def changes_of(write: Write, batches: Sequence[pa.RecordBatch]) -> list[Change]:
         except (ValueError, OverflowError) as error:
             raise QueryError("22008", f"a time is out of range: {error}") from error
         for row in rows:
-            key = row.pop(ROW_KEY, None) or (uuid.uuid4().hex if keys == [ROW_KEY] else None)
+            key = row.pop(ROW_KEY, None) or (uuid.uuid4().hex if keys in ([ROW_KEY], []) else None)
             if write.verb == "DELETE":
                 found.append(Change(key or _key(row, keys), None))
                 continue

@@ -19,6 +19,7 @@ from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import (
     ROW_KEY,
     AlterOptions,
+    Comment,
     CreateFunction,
     CreateIndex,
     CreateSink,
@@ -56,6 +57,8 @@ class Entry:
     """The views that its query names and that are not materialized; the plan reads what they read."""
     recorded: str | None = field(default=None, compare=False, repr=False)
     """The `fingerprint` of the plan by which the rows of a manifest were computed; empty when the manifest says none, None without one."""
+    comments: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Of COMMENT ON: by lower-case column, under the empty name that of the object."""
 
     @property
     def kind(self) -> ObjectKind:
@@ -119,7 +122,11 @@ class Catalog:
         for name, entry in self.entries.items():
             found = found.create(entry.statement)
             made_again = replace(
-                found.entries[name], parallelism=entry.parallelism, adaptive=entry.adaptive, recorded=entry.recorded
+                found.entries[name],
+                parallelism=entry.parallelism,
+                adaptive=entry.adaptive,
+                recorded=entry.recorded,
+                comments=entry.comments,
             )
             found = replace(found, entries={**found.entries, name: made_again})
         return found
@@ -292,9 +299,27 @@ class Catalog:
             recorded = each.recorded
             if each.plan is not None and made.plan is not None and recorded == fingerprint(each.plan):
                 recorded = fingerprint(made.plan)
-            made = replace(made, parallelism=each.parallelism, adaptive=each.adaptive, recorded=recorded)
+            made = replace(
+                made, parallelism=each.parallelism, adaptive=each.adaptive, recorded=recorded, comments=each.comments
+            )
             found = replace(found, entries={**found.entries, known.name: made})
         return found
+
+    def commented(self, statement: Comment) -> Catalog:
+        """With a comment, or without the one that there was. CatalogError for an object of another kind, and for a column that is not
+        there."""
+        entry = self.find(statement.name)
+        if statement.kind not in ("TABLE", entry.kind):
+            raise CatalogError(
+                f"{statement.name} is a {entry.kind}; write COMMENT ON {entry.kind} {statement.name} IS ..."
+            )
+        key = (statement.column or "").lower()
+        if key and entry.columns is not None and key not in map(str.lower, entry.columns):
+            raise CatalogError(f"{statement.name} has no column {statement.column}; it has {', '.join(entry.columns)}")
+        comments = {name: text for name, text in entry.comments.items() if name != key}
+        if statement.text:
+            comments[key] = statement.text
+        return replace(self, entries={**self.entries, entry.statement.name: replace(entry, comments=comments)})
 
     def set_parallelism(self, statement: SetParallelism) -> Catalog:
         """With the view's new parallelism, from the next epoch on."""
@@ -365,6 +390,7 @@ class Catalog:
                     "statement": print_statement(entry.statement),
                     "parallelism": ADAPTIVE if entry.adaptive else entry.parallelism,
                     **({} if entry.plan is None else {"plan": fingerprint(entry.plan)}),
+                    **({"comments": dict(entry.comments)} if entry.comments else {}),
                 }
                 for name, entry in self.entries.items()
             ]
@@ -388,7 +414,8 @@ class Catalog:
                     f"the manifest holds no CREATE statement for {item['name']}; restore it from an older epoch"
                 )
             catalog = catalog.create(statement)
-            created = replace(catalog.entries[statement.name], recorded=str(item.get("plan", "")))
+            created = catalog.entries[statement.name]
+            created = replace(created, recorded=str(item.get("plan", "")), comments=dict(item.get("comments", {})))
             catalog = replace(catalog, entries={**catalog.entries, statement.name: created})
             said = item["parallelism"]
             if said is not None:

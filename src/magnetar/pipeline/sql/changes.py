@@ -14,6 +14,7 @@ from magnetar.pipeline.sql.plan import Plan, explain
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
     ColumnDefinition,
+    Comment,
     CreateFunction,
     CreateIndex,
     CreateSink,
@@ -236,6 +237,8 @@ def _difference(before: Entry, after: Entry) -> str:
         parts.append(f"late_rows = '{new.late_rows}'")
     if isinstance(old, CreateView) and isinstance(new, CreateView) and old.on_error != new.on_error:
         parts.append(f"on.error = '{new.on_error}'")
+    if before.comments != after.comments:
+        parts.append("its comment")
     return ", ".join(parts)
 
 
@@ -298,6 +301,8 @@ class _Builder:
                 self.catalog = self.catalog.with_function(statement)
             case CreateIndex():
                 self.catalog = self.catalog.with_index(statement)
+            case Comment():
+                self.catalog = self.catalog.commented(statement)
             case SetParallelism():
                 self.catalog = self.catalog.set_parallelism(statement)
             case AlterOptions():
@@ -334,8 +339,14 @@ class _Builder:
                 self._keep_units(entry)
 
     def _keep_units(self, before: Entry) -> None:
+        """And the comments on what is still there."""
         name = before.statement.name
         found = _entry(self.catalog, name)
+        if found is not None and before.comments:
+            there = ("", *map(str.lower, found.columns or before.comments))
+            kept = {column: text for column, text in before.comments.items() if column in there}
+            found = replace(found, comments=kept)
+            self.catalog = replace(self.catalog, entries={**self.catalog.entries, found.statement.name: found})
         if (
             found is not None
             and found.kind == "MATERIALIZED VIEW"

@@ -41,14 +41,19 @@ def create_source(cursor: Cursor, table: bool) -> CreateSource:
         body.read()
     while cursor.take("INCLUDE"):
         includes.append(_include(cursor))
+    grows = table and cursor.take("APPEND", "ONLY")
+    if grows and body.primary_key:
+        cursor.fail(
+            f"{name}: a row of a table with APPEND ONLY is never replaced, so it has no PRIMARY KEY; leave out one of the two"
+        )
     if table and not cursor.looks_at("WITH"):
-        return _written_table(cursor, name, body, Options(), if_not_exists, includes)
+        return _written_table(cursor, name, body, Options(), if_not_exists, includes, grows)
     cursor.expect(
         "WITH", fix="a source names its topic: WITH (connector = 'pulsar', topic = '...', service.url = '...')"
     )
     options = read_options(cursor)
     if table and "connector" not in options and not cursor.looks_at("FORMAT"):
-        return _written_table(cursor, name, body, options, if_not_exists, includes)
+        return _written_table(cursor, name, body, options, if_not_exists, includes, grows)
     _check_connector(cursor, options)
     while cursor.take("INCLUDE"):
         includes.append(_include(cursor))
@@ -74,9 +79,9 @@ def create_source(cursor: Cursor, table: bool) -> CreateSource:
 
 
 def _written_table(
-    cursor: Cursor, name: str, body: _Body, options: Options, if_not_exists: bool, includes: list[Include]
+    cursor: Cursor, name: str, body: _Body, options: Options, if_not_exists: bool, includes: list[Include], grows: bool
 ) -> CreateSource:
-    """A table without a connector: INSERT, UPDATE and DELETE write it, and its topic is made for it."""
+    """A table without a connector: INSERT, UPDATE and DELETE write it, and its topic is made for it. `grows`: APPEND ONLY."""
     cursor.finish()
     if includes:
         cursor.fail(
@@ -99,11 +104,11 @@ def _written_table(
     source = CreateSource(
         name,
         options,
-        Format("UPSERT", "JSON"),
+        Format("PLAIN" if grows else "UPSERT", "JSON"),
         columns,
-        tuple(body.primary_key) or (ROW_KEY,),
+        () if grows else tuple(body.primary_key) or (ROW_KEY,),
         body.watermark,
-        () if body.primary_key else (Include("KEY", ROW_KEY),),
+        () if grows or body.primary_key else (Include("KEY", ROW_KEY),),
         True,
         if_not_exists,
     )

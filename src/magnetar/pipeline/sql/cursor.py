@@ -96,6 +96,14 @@ class Cursor:
             )
         self.fail(f"expected the name of the {of}, found {token.described()}")
 
+    def owner(self, of: str) -> str:
+        """The name before a dot, which is passed over."""
+        token, dot = self.token, self.peek(1)
+        if token.kind not in (Kind.QUOTED, Kind.WORD) or dot.kind is not Kind.SYMBOL or dot.value != ".":
+            self.fail(f"expected the name of a {of}, a dot and a column, found {token.described()}")
+        self._at += 2
+        return token.value
+
     def string(self, of: str) -> str:
         if self.token.kind is not Kind.STRING:
             self.fail(f"expected {of} within single quotes, found {self.token.described()}")

@@ -21,6 +21,7 @@ from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.printer import quote
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
+    Comment,
     CreateIndex,
     CreateSink,
     CreateSource,
@@ -58,7 +59,6 @@ _INSTEAD = {
     "ROLLBACK": "every epoch is one transaction over all views; leave ROLLBACK out",
     "TRUNCATE": "publish an empty message for each key, or let the topic's retention take its messages",
     "COPY": "publish the rows to a topic, and read it with CREATE SOURCE ... FORMAT PLAIN ENCODE CSV",
-    "COMMENT": "write it behind -- in the file",
     "REFRESH": "views are up to date with every epoch; leave REFRESH out",
     "WAIT": "write FLUSH, which waits for the next epoch",
     "RECOVER": "run the file again: a pipeline goes on behind its last epoch",
@@ -391,6 +391,23 @@ def _describe(cursor: Cursor) -> Describe:
     return Describe(cursor.name("source, view or sink"))
 
 
+def _comment(cursor: Cursor) -> Comment:
+    usage = "write COMMENT ON TABLE t IS 'text', or COMMENT ON COLUMN t.c IS 'text'"
+    cursor.expect("ON", fix=usage)
+    column = None
+    if cursor.take("COLUMN"):
+        kind: ObjectKind = "TABLE"
+        name = cursor.owner("table or view")
+        column = cursor.name("column")
+    else:
+        kind = _kind(cursor, "COMMENT ON")
+        name = cursor.name(kind.lower())
+        if kind in ("FUNCTION", "INDEX"):
+            cursor.fail(f"a comment is of what has columns, which a {kind} has not; {usage}")
+    cursor.expect("IS", fix=usage)
+    return Comment(kind, name, column, None if cursor.take("NULL") else cursor.string("the comment"))
+
+
 def _drop(cursor: Cursor) -> Drop:
     kind = _kind(cursor, "DROP")
     if_exists = cursor.take("IF", "EXISTS")
@@ -419,6 +436,7 @@ def _flush(cursor: Cursor) -> Flush:
 
 _READERS: dict[str, Callable[[Cursor], Statement]] = {
     "CREATE": _create,
+    "COMMENT": _comment,
     "ALTER": _alter,
     "SHOW": _show,
     "DESCRIBE": _describe,

@@ -11,6 +11,7 @@ from magnetar.pipeline.sql.statements import (
     INCLUDED_COLUMNS,
     ROW_KEY,
     AlterOptions,
+    Comment,
     CreateFunction,
     CreateIndex,
     CreateSink,
@@ -52,6 +53,9 @@ def print_statement(statement: Statement, *, with_credentials: bool = False) -> 
             return _function(statement)
         case CreateIndex():
             return _index(statement)
+        case Comment(kind, name, column, text):
+            of = f"{kind} {quote(name)}" if column is None else f"COLUMN {quote(name)}.{quote(column)}"
+            return f"COMMENT ON {of} IS {'NULL' if text is None else literal(text)}"
         case SetParallelism(view, parallelism):
             return f"ALTER MATERIALIZED VIEW {quote(view)} SET PARALLELISM = {'ADAPTIVE' if parallelism is None else parallelism}"
         case AlterOptions(kind, name, options):
@@ -138,7 +142,8 @@ def _source(source: CreateSource, with_credentials: bool) -> str:
     kind = "TABLE" if source.table else "SOURCE"
     if source.is_written:
         options = f"\nWITH {print_options(source.options, with_credentials)}" if source.options else ""
-        return f"CREATE TABLE {_if_not_exists(source.if_not_exists)}{quote(source.name)}{body}{options}"
+        grows = " APPEND ONLY" if source.only_grows else ""
+        return f"CREATE TABLE {_if_not_exists(source.if_not_exists)}{quote(source.name)}{body}{grows}{options}"
     return "\n".join(
         [
             f"CREATE {kind} {_if_not_exists(source.if_not_exists)}{quote(source.name)}{body}",

@@ -101,6 +101,11 @@ class CreateSource:
         FORMAT UPSERT ENCODE JSON; without a PRIMARY KEY under a key that each row is given (ROW_KEY)."""
         return self.table and "connector" not in self.options
 
+    @property
+    def only_grows(self) -> bool:
+        """Whether it is such a table WITH APPEND ONLY, which INSERT alone writes: its rows lie in the topic as FORMAT PLAIN ENCODE JSON."""
+        return self.is_written and not self.primary_key
+
 
 @dataclass(frozen=True, slots=True)
 class CreateView:
@@ -160,6 +165,16 @@ class CreateIndex:
     descending: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     if_not_exists: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """COMMENT ON TABLE|VIEW|... name IS 'text', or of one of its columns; `text` None: it goes. TABLE says any relation."""
+
+    kind: ObjectKind
+    name: str
+    column: str | None
+    text: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +264,7 @@ Statement: TypeAlias = (
     | CreateSink
     | CreateFunction
     | CreateIndex
+    | Comment
     | SetParallelism
     | AlterOptions
     | Rename

@@ -25,6 +25,7 @@ from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.sql.printer import print_statement
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
+    Comment,
     CreateFunction,
     CreateIndex,
     CreateSink,
@@ -68,6 +69,7 @@ _DEFINITIONS: Final = (
     CreateView,
     CreateSink,
     CreateIndex,
+    Comment,
     Drop,
     SetParallelism,
     AlterOptions,

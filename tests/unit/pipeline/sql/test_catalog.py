@@ -11,6 +11,7 @@ from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.changes import applied, changes
 from magnetar.pipeline.sql.options import REDACTED
 from magnetar.pipeline.sql.parser import parse, parse_one
+from magnetar.pipeline.sql.printer import print_statement
 from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView, Drop, SetParallelism, Show
 
 TEXT = """
@@ -192,3 +193,50 @@ def test_a_view_names_its_columns() -> None:
     with pytest.raises(SqlError) as caught:
         applied(Catalog(), parse("CREATE VIEW v (a) AS\n  SELECT nothing FROM t"))
     assert caught.value.line == 2
+
+
+def test_comments_stay_with_what_they_are_of() -> None:
+    text = (
+        "CREATE TABLE t (a INT PRIMARY KEY, b INT); CREATE MATERIALIZED VIEW v AS SELECT a AS x FROM t; "
+        "COMMENT ON TABLE t IS 'it''s a table'; COMMENT ON COLUMN t.B IS 'b'; COMMENT ON MATERIALIZED VIEW v IS 'a view'; "
+        "COMMENT ON COLUMN \"v\".x IS 'x'; COMMENT ON TABLE v IS NULL;"
+    )
+    statements = parse(text)
+    assert parse("; ".join(map(print_statement, statements))) == statements
+    catalog = applied(Catalog(), statements)
+    there = Catalog.from_plain(catalog.to_plain())
+    assert {name: entry.comments for name, entry in there.entries.items()} == {
+        "t": {"": "it's a table", "b": "b"},
+        "v": {"x": "x"},
+    }
+    renamed = applied(there, parse("ALTER TABLE t RENAME TO u; CREATE TABLE u (a INT PRIMARY KEY);"))
+    assert {name: entry.comments for name, entry in renamed.entries.items()} == {
+        "u": {"": "it's a table"},
+        "v": {"x": "x"},
+    }
+    again = parse("COMMENT ON COLUMN v.x IS 'y';")
+    assert [each.describe() for each in changes(there, applied(there, again), again)] == [
+        "~ change MATERIALIZED VIEW v: its comment"
+    ]
+    for refused, why in (
+        ("COLUMN t.c", "has no column c"),
+        ("SOURCE t", "write COMMENT ON TABLE t"),
+        ("TABLE w", "exist"),
+    ):
+        with pytest.raises(CatalogError, match=why):
+            applied(there, parse(f"COMMENT ON {refused} IS 'x';"))
+    assert applied(there, parse("DROP TABLE t CASCADE; CREATE TABLE t (a INT);")).find("t").comments == {}
+
+
+def test_a_table_that_only_grows() -> None:
+    (statement,) = parse(
+        "CREATE TABLE t (a INT NOT NULL, ts TIMESTAMP, WATERMARK FOR ts AS ts) APPEND ONLY WITH (topic = 'x');"
+    )
+    assert isinstance(statement, CreateSource)
+    assert (statement.only_grows, statement.primary_key, statement.format.format) == (True, (), "PLAIN")
+    assert parse(print_statement(statement)) == (statement,)
+    (other,) = parse("CREATE TABLE t (a INT NOT NULL, ts TIMESTAMP, WATERMARK FOR ts AS ts) WITH (topic = 'x');")
+    assert isinstance(other, CreateSource)
+    assert not other.only_grows
+    found = changes(Catalog().create(other), Catalog().create(statement))
+    assert [each.describe() for each in found] == ["! rebuild TABLE t: FORMAT ... ENCODE"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +25,8 @@ from magnetar.pipeline.serving.wire.types import BY_NAME, PgType, of_arrow
 
 OWNER: Final = "magnetar"
 OWNER_OID: Final = 10
+CLASS_OID: Final = 1259
+"""Of pg_class itself."""
 PUBLIC_OID: Final = 2200
 DATABASE_OID: Final = 16_383
 FIRST_OID: Final = 16_384
@@ -87,6 +89,8 @@ class ViewEntry:
     size_bytes: int = 0
     rows: int = 0
     indexes: tuple[IndexEntry, ...] = ()
+    comments: Mapping[str, str] = field(default_factory=dict)
+    """By lower-case column, under the empty name that of the view."""
 
     @property
     def oid(self) -> int:
@@ -228,6 +232,13 @@ def _type(kind: PgType) -> Row:
     }  # fmt: skip
 
 
+def _descriptions(view: ViewEntry) -> Iterable[Row]:
+    numbers = {"": 0, **{name.lower(): at for at, name in enumerate(view.columns.names, 1)}}
+    for name, text in view.comments.items():
+        if name in numbers:
+            yield {"objoid": view.oid, "classoid": CLASS_OID, "objsubid": numbers[name], "description": text}
+
+
 def _of_views(database: str, views: Sequence[ViewEntry]) -> dict[str, list[Row]]:
     classes: list[Row] = []
     attributes: list[Row] = []
@@ -271,6 +282,7 @@ def _of_views(database: str, views: Sequence[ViewEntry]) -> dict[str, list[Row]]
              "conindid": view.oid + 2, "conkey": numbers, "conislocal": True, "connoinherit": True}
         )  # fmt: skip
     return {
+        "pg_description": [each for view in views for each in _descriptions(view)],
         "pg_class": classes, "pg_attribute": attributes, "pg_type": types, "pg_index": indexes, "pg_constraint": constraints,
         "pg_matviews": [
             {"schemaname": "public", "matviewname": view.name, "matviewowner": OWNER, "ispopulated": True,

@@ -58,7 +58,7 @@ _PATTERNS: Final = tuple(
         ("deallocate", rf"deallocate\s+(?:prepare\s+)?(?P<name>{_NAME})"),
         ("flush", r"flush"),
         ("write", r"(?:insert|update|delete)\b.+"),
-        ("define", r"(?:create|alter|drop)\b.+"),
+        ("define", r"(?:create|alter|drop|comment\s+on)\b.+"),
         ("listen", r"(?:un)?listen\s+.+"),
         ("copy", r"copy\s*\((?P<inner>.*)\)\s*to\s+stdout\b(?P<rest>.*)"),
         ("copy_table", rf"copy\s+(?P<name>{_NAME})\s+to\s+stdout\b(?P<rest>.*)"),

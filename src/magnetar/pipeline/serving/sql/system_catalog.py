@@ -241,6 +241,8 @@ _OF_OBJECT: Final = (
 )
 _BYTES: Final = "coalesce((SELECT any_value(bytes) FROM _catalog._objects x WHERE x.oid::VARCHAR = o::VARCHAR OR x.name = o::VARCHAR), 0)"
 
+_DESCRIPTION: Final = "(SELECT any_value(x.description) FROM _catalog.pg_description x WHERE x.objoid::VARCHAR = o::VARCHAR AND x.objsubid = {})"
+
 _CONSTANT: Final = {
     "true": """pg_table_is_visible(o) pg_type_is_visible(o) pg_function_is_visible(o) pg_opclass_is_visible(o) pg_operator_is_visible(o)
         pg_collation_is_visible(o) pg_conversion_is_visible(o) pg_ts_config_is_visible(o) pg_statistics_obj_is_visible(o)
@@ -251,7 +253,9 @@ _CONSTANT: Final = {
         pg_get_triggerdef(o,p)
         pg_get_functiondef(o) pg_get_function_arguments(o) pg_get_function_identity_arguments(o) pg_get_function_result(o)
         pg_get_partkeydef(o) pg_get_serial_sequence(t,c) pg_get_statisticsobjdef_columns(o) pg_collation_for(x) inet_server_addr()
-        inet_client_addr() obj_description(o) obj_description(o,c) col_description(o,n) shobj_description(o,c)""",
+        inet_client_addr() shobj_description(o,c)""",
+    _DESCRIPTION.format("0"): "obj_description(o) obj_description(o,c)",
+    _DESCRIPTION.format("n"): "col_description(o,n)",
     "NULL::INTEGER": "inet_server_port() pg_sequence_last_value(o) pg_get_replica_identity_index(o)",
     "'UTF8'": "pg_encoding_to_char(n) pg_client_encoding() getdatabaseencoding()",
     "0": "pg_my_temp_schema() pg_indexes_size(o) pg_tablespace_size(o) pg_relation_is_updatable(o,b)",

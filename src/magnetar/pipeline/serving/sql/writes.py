@@ -98,6 +98,18 @@ def _table(node: Node | None, tables: Tables) -> CreateSource:
     return found
 
 
+def _changing(node: Node | None, tables: Tables, verb: Verb) -> CreateSource:
+    """One whose rows may change."""
+    table = _table(node, tables)
+    if table.only_grows:
+        raise QueryError(
+            "0A000",
+            f'"{table.name}" is APPEND ONLY, so {verb} is refused',
+            "make a table without APPEND ONLY for rows that change",
+        )
+    return table
+
+
 def _stored(table: CreateSource) -> list[ColumnDefinition]:
     return [column for column in table.columns if column.generated is None]
 
@@ -284,7 +296,7 @@ def _from(tree: Node, outputs: Sequence[Node]) -> Node:
 
 
 def _update(tree: exp.Update, tables: Tables) -> Write:
-    table = _table(tree.this, tables)
+    table = _changing(tree.this, tables, "UPDATE")
     label = tree.this.alias or tree.this.name
     keys = _keys(table)
     assigned: dict[str, Node] = {}
@@ -328,7 +340,7 @@ def _pairs(pair: Node) -> list[tuple[str, Node]]:
 
 
 def _delete(tree: exp.Delete, tables: Tables) -> Write:
-    table = _table(tree.this, tables)
+    table = _changing(tree.this, tables, "DELETE")
     label = exp.to_identifier(tree.this.alias or tree.this.name, quoted=True)
     keys = _keys(table)
     outputs = [_named(exp.column(exp.to_identifier(name, quoted=True), table=label), name) for name in keys]

@@ -151,6 +151,8 @@ class Lowerer:
         columns = tuple(name for name in schema.names if name != ROW_ID)
         shown = tuple(name for name in columns if name != ROW_KEY)
         below = Changes((Part(statement.name),), schema, (ROW_ID,), columns, not statement.primary_key)
+        if statement.only_grows and statement.watermark is not None:
+            below = replace(below, times={statement.watermark.column: frozenset({statement.name})})
         if not statement.primary_key:
             return below
         by_name = {name.lower(): name for name in columns}
