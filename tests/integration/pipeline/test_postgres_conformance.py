@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from magnetar.pipeline.errors import SqlError
-from magnetar.pipeline.sql.plan import Aggregate, Plan, Project, Recompute, Scan, Unnest
+from magnetar.pipeline.sql.plan import Aggregate, OneRow, Plan, Project, Recompute, Scan, Unnest
 from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import Query
 from magnetar.pipeline.sql.typed import kind_of_type
 from magnetar.pipeline.sql.types import spark_type
 from magnetar.pipeline.views.epoch.spark_steps import apply_steps
-from magnetar.pipeline.views.lowering.stages import AddElements, Filter, Select
+from magnetar.pipeline.views.lowering.stages import ROW_ID, AddElements, Filter, Select
 from tests.support.postgres_expressions import AGGREGATES, CASES, COLUMNS, REFUSED, REFUSED_OVER_GROUPS, Case
 
 if TYPE_CHECKING:
@@ -293,6 +293,14 @@ TABLE_FUNCTIONS = [
     "SELECT id, y FROM v, generate_series(dt, dt + 2, INTERVAL '1 day') AS x(y)",
     "SELECT id, unnest(a) AS x FROM v WHERE i > 0",
     "SELECT id, generate_series(1, 2) AS x FROM v",
+    "SELECT 1 AS a, 'x' AS b, NULL::date AS c",
+    "SELECT * FROM (VALUES (1, 'a', NULL), (2, NULL, 2.5)) AS t (a, b, c)",
+    "VALUES (1, 'x', date '2024-01-01'), (3, 'y', NULL)",
+    "SELECT x * 2 AS y FROM generate_series(10, 1, -3) AS g(x) WHERE x <> 4",
+    "SELECT * FROM generate_series('2024-01-01'::timestamp, '2024-01-03'::timestamp, INTERVAL '12 hours') AS g(x)",
+    "SELECT * FROM unnest(ARRAY['a', NULL]) WITH ORDINALITY AS u (e, n)",
+    "SELECT a.x, b.y FROM generate_series(1, 2) AS a(x), generate_series(1, a.x) AS b(y)",
+    "SELECT 1 AS a WHERE 1 IN (VALUES (1), (2))",
 ]
 
 
@@ -301,6 +309,8 @@ def rows_of(plan: Plan, frame: Any) -> Any:
     match plan:
         case Scan():
             return frame
+        case OneRow():
+            return frame.sparkSession.range(1).selectExpr(f"'' AS {ROW_ID}")
         case Unnest(below, array, name, ordinality, outer):
             return apply_steps(rows_of(below, frame), [AddElements(array, name, ordinality or "__at", outer)])
         case Project(below, outputs, condition):

@@ -59,7 +59,7 @@ def create_source(cursor: Cursor, table: bool) -> CreateSource:
         includes.append(_include(cursor))
     if not cursor.looks_at("FORMAT"):
         cursor.fail(
-            "add FORMAT PLAIN ENCODE JSON (or UPSERT, DEBEZIUM; AVRO, BYTES): it says how a message becomes a row"
+            "add FORMAT PLAIN ENCODE JSON (or UPSERT, DEBEZIUM; AVRO, PROTOBUF, CSV, BYTES): it says how a message becomes a row"
         )
     format_ = read_format(cursor, ("PLAIN", "UPSERT", "DEBEZIUM"))
     cursor.finish()
@@ -401,11 +401,11 @@ def read_format(cursor: Cursor, formats: tuple[str, ...]) -> Format:
     cursor.expect("FORMAT")
     format_ = _one_of(cursor, "FORMAT", formats)
     cursor.expect("ENCODE", fix="write for example FORMAT PLAIN ENCODE JSON")
-    encode = _one_of(cursor, "ENCODE", ("JSON", "AVRO", "CSV", "BYTES"))
+    encode = _one_of(cursor, "ENCODE", ("JSON", "AVRO", "PROTOBUF", "CSV", "BYTES"))
     options = read_options(cursor) if cursor.at_symbol("(") else Options()
     return Format(
         cast("Literal['PLAIN', 'UPSERT', 'DEBEZIUM']", format_),
-        cast("Literal['JSON', 'AVRO', 'CSV', 'BYTES']", encode),
+        cast("Literal['JSON', 'AVRO', 'PROTOBUF', 'CSV', 'BYTES']", encode),
         options,
     )
 
@@ -453,11 +453,26 @@ def _check_source(cursor: Cursor, source: CreateSource) -> None:
         cursor.fail(f"{source.name}: ENCODE BYTES has one column of type BYTEA; use ENCODE JSON for several")
     if source.format.encode == "CSV":
         _check_csv(cursor, source)
+    if source.format.encode == "PROTOBUF":
+        _check_protobuf(cursor, source)
     if source.columns:
         needed = [*source.primary_key, *([source.watermark.column] if source.watermark else [])]
         for name in needed:
             if name.lower() not in columns:
                 cursor.fail(f"{source.name}: there is no column {name}; define it or correct the key or watermark")
+
+
+_PROTOBUF_OPTIONS: Final = ("message", "schema.location", "on.decode.error")
+
+
+def _check_protobuf(cursor: Cursor, source: CreateSource) -> None:
+    given = {name.lower() for name in source.format.options}
+    if unknown := sorted(given - set(_PROTOBUF_OPTIONS)):
+        cursor.fail(
+            f"{source.name}: ENCODE PROTOBUF has no option {unknown[0]}; it takes {', '.join(_PROTOBUF_OPTIONS)}"
+        )
+    if "schema.location" in given and "message" not in given:
+        cursor.fail(f"{source.name}: a descriptor file has several messages; add message = 'package.Name'")
 
 
 _CSV_OPTIONS: Final = ("delimiter", "without_header", "on.decode.error")

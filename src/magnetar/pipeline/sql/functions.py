@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from sqlglot import exp
 
 from magnetar.pipeline.errors import SqlError
+from magnetar.pipeline.sql import json_functions, nested_values
 from magnetar.pipeline.sql.python_functions import CALLED, VALUE
 from magnetar.pipeline.sql.typed import ArrayKind, kind, of_kind, refused, spark_of, sub_text, text_of, truncated_time
 
@@ -331,6 +332,12 @@ FUNCTIONS: Final[dict[str, Builder]] = {
         "generate_series() within an expression", "write FROM t, generate_series(1, t.n) AS g(i)"
     ),
     "GREATEST": lambda given: of_kind(exp.Greatest(this=given[0], expressions=given[1:]), kind(given[0])),
+    "JSONB_BUILD_ARRAY": json_functions.build_array,
+    "JSONB_BUILD_OBJECT": json_functions.build_object,
+    "JSON_BUILD_ARRAY": json_functions.build_array,
+    "JSON_BUILD_OBJECT": json_functions.build_object,
+    "TO_JSON": json_functions.to_json,
+    "TO_JSONB": json_functions.to_json,
     "JSONB_ARRAY_LENGTH": _template("int", "JSON_ARRAY_LENGTH(_0)"),
     "JSONB_EXTRACT_PATH": _refusing("jsonb_extract_path", "write j -> 'a' -> 'b'"),
     "JSON_EXTRACT_PATH": _refusing("json_extract_path", "write j -> 'a' -> 'b'"),
@@ -381,6 +388,7 @@ FUNCTIONS: Final[dict[str, Builder]] = {
     "PI": lambda _: of_kind(exp.Anonymous(this="pi", expressions=[]), "float"),
     "WIDTH_BUCKET": _refusing("width_bucket", "write floor((x - low) / step)"),
 }
+FUNCTIONS.update(nested_values.FUNCTIONS)
 FUNCTIONS.update(
     {
         name: _refusing(name.lower(), instead)
@@ -389,7 +397,7 @@ FUNCTIONS.update(
             "CURRENT_DATABASE CURRENT_SCHEMA CURRENT_USER SESSION_USER USER VERSION": "a view has no session",
             "CRC32": "it takes other types",
             "TIME": "write to_char(ts, 'HH24:MI:SS')",
-            "TO_JSON TO_JSONB ROW_TO_JSON": "a sink with ENCODE JSON makes JSON of rows",
+            "ROW_TO_JSON": "write jsonb_build_object('a', a, 'b', b); a sink with ENCODE JSON makes JSON of rows",
             "XPATH": "take JSON",
             "MAKE_DATE MAKE_INTERVAL MAKE_TIMESTAMP": "write (y || '-' || m || '-' || d)::date",
             "PERCENTILE_DISC": "write percentile_cont",

@@ -15,12 +15,13 @@ from sqlglot.dialects.risingwave import RisingWave
 from sqlglot.tokenizer_core import TokenType
 
 from magnetar.pipeline.errors import SqlError
-from magnetar.pipeline.sql import computed
+from magnetar.pipeline.sql import computed, json_functions, nested_values
 from magnetar.pipeline.sql.functions import call, parsed_time
 from magnetar.pipeline.sql.typed import (
     KIND,
     NUMBERS,
     TIMES,
+    MapKind,
     element_kind,
     kind,
     kind_of,
@@ -34,10 +35,11 @@ from magnetar.pipeline.sql.typed import (
 
 BY_NAME: Final = """
     ARRAY_LENGTH ARRAY_POSITION ARRAY_REMOVE ARRAY_TO_STRING BTRIM CONCAT CONCAT_WS CURRENT_TIME DIV ENCODE FORMAT GENERATE_SERIES
-    GET_JSON_OBJECT JSONB_EXTRACT_PATH JSON_EXTRACT_PATH JSONB_OBJECT_AGG LEFT LOG LOG10 LOG2 LPAD MAKETIMESTAMP MD5 REGEXP_COUNT
+    GET_JSON_OBJECT JSONB_EXTRACT_PATH JSON_EXTRACT_PATH LEFT LOG LOG10 LOG2 LPAD MAKETIMESTAMP MD5 REGEXP_COUNT
     REGEXP_INSTR REGEXP_REPLACE REGEXP_SPLIT_TO_ARRAY REGEXP_SUBSTR RIGHT ROUND RPAD SHA256 SPLIT_PART STRING_TO_ARRAY SUBSTR TO_CHAR
     TO_DATE TO_NUMBER TOTIMESTAMP TRUNC WIDTH_BUCKET GREATEST LEAST MOD POW POWER SQRT EXP LN CBRT ASCII REPEAT REVERSE TRANSLATE
-    UNNEST DATE_TRUNC SIGN ABS FACTORIAL
+    UNNEST DATE_TRUNC SIGN ABS FACTORIAL MAP_KEYS MAP_VALUES MAP_FROM_ENTRIES MAP_ENTRIES MAP_DELETE MAP_INSERT MAP_CAT
+    MAP_FROM_ARRAYS
 """
 """Functions that the parser leaves as they are written; all others become sqlglot's nodes."""
 
@@ -50,11 +52,30 @@ class PipelineSql(RisingWave):
 
     class Parser(RisingWave.Parser):  # type: ignore[misc, valid-type]
         FUNC_TOKENS: ClassVar[set[TokenType]] = {*RisingWave.Parser.FUNC_TOKENS, TokenType.SESSION}
+        NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            **RisingWave.Parser.NO_PAREN_FUNCTION_PARSERS,
+            "MAP": lambda self: self._parse_map(),
+        }
         LAMBDAS: ClassVar[dict[Any, Any]] = {}  # `f(j -> 'a')` takes a field of a JSON value
         FUNCTIONS: ClassVar[dict[str, Any]] = {
             **{name: build for name, build in RisingWave.Parser.FUNCTIONS.items() if name not in BY_NAME.split()},
             "EVERY": exp.LogicalAnd.from_arg_list,
+            **json_functions.AGGREGATES,
         }
+
+        def _parse_map(self) -> exp.Expr | None:
+            """`MAP {...}`; MAP alone may be a name."""
+            if not self._match(TokenType.L_BRACE):
+                return None
+            pairs: list[exp.Expr] = []
+            while not self._match(TokenType.R_BRACE):
+                key = self._parse_bitwise()
+                if key is None or not self._match(TokenType.COLON):
+                    self.raise_error("expected key: value in MAP {...}")
+                pairs.append(exp.PropertyEQ(this=key, expression=self._parse_assignment()))
+                if not self._match(TokenType.COMMA) and not self._match(TokenType.R_BRACE, advance=False):
+                    self.raise_error("expected , or } in MAP {...}")
+            return exp.ToMap(this=exp.Struct(expressions=pairs))
 
         def _parse_type(self, parse_interval: bool = True, fallback_to_identifier: bool = False) -> exp.Expr | None:
             """`date '2020-01-01'::text` is the text of a date; sqlglot takes it for the date of a text."""
@@ -309,11 +330,19 @@ def _extract(node: exp.Expr) -> exp.Expr:
     return of_kind(spark_of(template, source), "numeric")
 
 
+def _as_written(index: exp.Expr) -> exp.Expr:
+    """The key of a map, which the parser has taken for an index."""
+    is_number = isinstance(index, exp.Literal) and not index.is_string and index.name.isdigit()
+    return of_kind(exp.Literal.number(int(index.name) + 1), "int") if is_number else index
+
+
 def _bracket(node: exp.Expr) -> exp.Expr:
     """`a[i]`, which counts from 1; the parser has made the index count from 0."""
     if len(node.expressions) != 1 or isinstance(node.expressions[0], exp.Slice):
         raise refused("a slice of an array", "unnest it in the producer")
     index = node.expressions[0]
+    if isinstance(kind(node.this), MapKind):
+        return nested_values.at_key(node.this, _as_written(index))
     if isinstance(index, exp.Literal) and index.is_string:
         return node
     return of_kind(spark_of("GET(_0, CAST(_1 AS INT))", node.this, index), element_kind(node.this))
@@ -504,6 +533,8 @@ _RULES: Final[dict[type[exp.Expr], Callable[[Any], exp.Expr]]] = {
     exp.Cast: _cast,
     exp.Extract: _extract,
     exp.Bracket: _bracket,
+    exp.Dot: nested_values.field,
+    exp.ToMap: nested_values.map_literal,
     exp.EQ: _compared,
     exp.NEQ: _compared,
     exp.LT: _compared,
@@ -542,6 +573,8 @@ _RULES: Final[dict[type[exp.Expr], Callable[[Any], exp.Expr]]] = {
     exp.Ceil: _whole,
     exp.Floor: _whole,
     exp.ArrayAgg: _array_agg,
+    exp.JSONArrayAgg: lambda node: json_functions.aggregated(node, _array_agg),
+    exp.JSONBObjectAgg: json_functions.aggregated_object,
     exp.UnixToTime: lambda node: call("TO_TIMESTAMP", [node.this]),
     exp.StrToTime: parsed_time,
     exp.WithinGroup: _within_group,

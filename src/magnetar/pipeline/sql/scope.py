@@ -16,7 +16,7 @@ from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Named, Plan
 from magnetar.pipeline.sql.postgres import translated
 from magnetar.pipeline.sql.python_functions import shown
 from magnetar.pipeline.sql.statements import Query
-from magnetar.pipeline.sql.typed import kind, of_kind
+from magnetar.pipeline.sql.typed import StructKind, kind, of_kind
 
 ADDED: Final = "__sub"
 """How the names of inputs begin that nobody wrote: those of subqueries that became joins."""
@@ -156,6 +156,9 @@ class Scope:
         """The select list with `*` and `o.*` as columns where those are known; a lone `*` stays where they are not."""
         found: list[exp.Expr] = []
         for expression in expressions:
+            if isinstance(expression, exp.Dot) and isinstance(expression.expression, exp.Star):
+                found += self._fields(expression)
+                continue
             star = isinstance(expression, exp.Star) or (
                 isinstance(expression, exp.Column) and isinstance(expression.this, exp.Star)
             )
@@ -185,6 +188,18 @@ class Scope:
                     ]
         return found
 
+    def _fields(self, expression: exp.Dot) -> list[exp.Expr]:
+        """`(a).*` as its fields."""
+        known = self.kind(self.resolved(expression.this))
+        if not isinstance(known, StructKind):
+            raise refuse(self.query, expression, "(x).* takes a STRUCT whose fields are known; write (x).field")
+        return [
+            exp.alias_(
+                exp.Dot(this=expression.this.copy(), expression=exp.to_identifier(name, quoted=True)), name, quoted=True
+            )
+            for name in known.fields
+        ]
+
     def _merged(self) -> list[exp.Column]:
         """The columns of USING, which come first in `*`: those of the last join before those of the others."""
         names = dict.fromkeys(name for side in reversed(self.sides) for name in side.merged)
@@ -204,6 +219,8 @@ class Scope:
         for number, expression in enumerate(self.expanded(expressions), 1):
             inner = expression.this if isinstance(expression, exp.Alias) else expression
             given = expression.alias_or_name if isinstance(expression, exp.Alias | exp.Column | exp.Star) else ""
+            if isinstance(inner, exp.Dot):
+                given = given or inner.expression.name
             name = given or f"{plain_name(inner)}{number}"
             if name.lower() in seen:
                 raise refuse(self.query, expression, f"two columns have the name {name}; give one another name with AS")

@@ -75,7 +75,7 @@ class Format:
     """`FORMAT PLAIN ENCODE JSON (...)`."""
 
     format: Literal["PLAIN", "UPSERT", "DEBEZIUM"]
-    encode: Literal["JSON", "AVRO", "CSV", "BYTES"]
+    encode: Literal["JSON", "AVRO", "PROTOBUF", "CSV", "BYTES"]
     options: Options = field(default_factory=Options)
 
 

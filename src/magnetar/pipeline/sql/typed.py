@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import sqlglot
@@ -26,6 +27,8 @@ KINDS: Final = (
     "json",
     "array",
     "interval",
+    "struct",
+    "map",
 )
 
 _SPELLED: Final = {
@@ -41,6 +44,8 @@ _SPELLED: Final = {
     "json": ("JSON", "JSONB"),
     "array": ("ARRAY", "LIST"),
     "interval": ("INTERVAL",),
+    "struct": ("STRUCT", "OBJECT"),
+    "map": ("MAP",),
 }
 _KIND_OF: Final = {spelled: kind for kind, all_of in _SPELLED.items() for spelled in all_of}
 NUMBERS: Final = ("int", "numeric", "float")
@@ -67,11 +72,55 @@ class ArrayKind(str):
         return found
 
 
+class StructKind(str):
+    """The kind `struct`, with the names of its fields as they are spelled, and their kinds."""
+
+    fields: Mapping[str, str | None]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str | None]) -> StructKind:
+        found = cls("struct")
+        found.fields = fields
+        return found
+
+    def field(self, name: str) -> tuple[str, str | None]:
+        """As it is spelled, and its kind. Raises SqlError."""
+        for each, found in self.fields.items():
+            if each.lower() == name.lower():
+                return each, found
+        raise SqlError(f"the STRUCT has no field {name}; it has {', '.join(self.fields)}")
+
+
+class MapKind(str):
+    """The kind `map`, with those of its keys and values."""
+
+    key: str | None = None
+    value: str | None = None
+
+    @classmethod
+    def of(cls, key: str | None, value: str | None) -> MapKind:
+        found = cls("map")
+        found.key, found.value = key, value
+        return found
+
+    @property
+    def entry(self) -> StructKind:
+        return StructKind.of({"key": self.key, "value": self.value})
+
+
 def kind_of(built: exp.DataType) -> str | None:
     found = _KIND_OF.get(str(getattr(built.this, "value", built.this)).upper())
+    if found == "struct" and all(isinstance(each, exp.ColumnDef) for each in built.expressions):
+        return StructKind.of({each.name: _kind_within(each.args.get("kind")) for each in built.expressions})
+    if found == "map" and len(built.expressions) == 2:
+        return MapKind.of(*(_kind_within(each) for each in built.expressions))
     if found == "array" and built.expressions and isinstance(built.expressions[0], exp.DataType):
         return ArrayKind.of(kind_of(built.expressions[0]))
     return found
+
+
+def _kind_within(built: object) -> str | None:
+    return kind_of(built) if isinstance(built, exp.DataType) else None
 
 
 def element_kind(node: exp.Expr) -> str | None:
@@ -124,10 +173,10 @@ def text_of(node: exp.Expr) -> exp.Expr:
         return of_kind(spark_of(_FLOAT_TEXT, node), "text")
     if found == "timestamptz":
         return of_kind(spark_of("CAST(_0 AS STRING) || '+00'", node), "text")
-    if found in ("array", "bytes", "interval"):
+    if found in ("array", "bytes", "interval", "struct", "map"):
         raise refused(
-            f"the text of {'an' if found != 'bytes' else ''} {found}".replace("  ", " "),
-            "take its elements, or encode(x, 'hex')",
+            f"the text of {'' if found == 'bytes' else 'an ' if found[0] in 'ai' else 'a '}{found}",
+            "take its fields or elements, write to_jsonb(x)::text, or encode(x, 'hex') of bytes",
         )
     return of_kind(spark_of("CAST(_0 AS STRING)", node), "text")
 

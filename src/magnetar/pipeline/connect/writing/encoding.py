@@ -21,7 +21,7 @@ class Encoded(pulsar.schema.Schema):  # type: ignore[misc]
     """A schema to be registered; what is sent is encoded already."""
 
     def __init__(self, kind: Any, definition: Mapping[str, Any]) -> None:
-        super().__init__(bytes, kind, definition, str(definition["name"]))
+        super().__init__(bytes, kind, definition, str(definition.get("name") or definition["rootMessageTypeName"]))
 
     def encode(self, obj: bytes) -> bytes:
         return obj

@@ -146,6 +146,13 @@ _RENAMED: Final = {
     "jsonb_build_object": "json_object",
     "json_build_array": "json_array",
     "jsonb_build_array": "json_array",
+    "map_access": "map_extract_value",
+    "map_cat": "map_concat",
+    "map_from_key_values": "map",
+    "map_length": "cardinality",
+    "to_jsonb": "to_json",
+    "jsonb_agg": "json_group_array",
+    "jsonb_object_agg": "json_group_object",
 }
 """Functions that DuckDB has by another name."""
 

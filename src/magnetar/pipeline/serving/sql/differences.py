@@ -23,6 +23,8 @@ def same_in_duckdb(node: Node) -> Node:
         return exp.Anonymous(this="regexp_full_match", expressions=[node.this, pattern])
     if isinstance(node, exp.Anonymous) and node.name.lower() == "every":
         return exp.Anonymous(this="bool_and", expressions=[each.copy() for each in node.expressions])
+    if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Star):
+        return exp.Anonymous(this="unnest", expressions=[node.this.copy()])
     return node
 
 

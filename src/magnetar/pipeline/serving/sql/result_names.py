@@ -54,7 +54,9 @@ def result_names(tree: Node) -> tuple[str, ...] | None:
     if not isinstance(first, exp.Select):
         return None
     if any(
-        isinstance(part, exp.Star) or (isinstance(part, exp.Column) and isinstance(part.this, exp.Star))
+        isinstance(part, exp.Star)
+        or (isinstance(part, exp.Column) and isinstance(part.this, exp.Star))
+        or (isinstance(part, exp.Dot) and isinstance(part.expression, exp.Star))
         for part in first.expressions
     ):
         return None

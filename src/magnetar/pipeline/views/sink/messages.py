@@ -6,9 +6,12 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import _pulsar
 import pyarrow as pa
 
+from magnetar.pipeline.connect.protobuf import to_schema
 from magnetar.pipeline.connect.writing.encoding import Encode, Encoded, avro, json_bytes, json_schema
+from magnetar.pipeline.connect.writing.protobuf_rows import encoder
 from magnetar.pipeline.errors import ChangelogError
 from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
 from magnetar.pipeline.views.sink.options import Sink
@@ -36,7 +39,7 @@ class MessageMaker:
     def messages(self, changes: pa.Table) -> Iterator[SinkMessage]:
         """Raises ChangelogError when an update has no row before it, or the other way round."""
         kinds = changes.column(CHANGE).to_pylist()
-        rows = changes.select(self._sink.schema.names).to_pylist()
+        rows = changes.select(self._sink.schema.names).to_pylist(maps_as_pydicts="strict")
         pairs = zip(kinds, rows, strict=True)
         yield from self._debezium(pairs) if self._sink.form == "DEBEZIUM" else self._rows(pairs)
 
@@ -108,4 +111,6 @@ def _codec(sink: Sink) -> tuple[Encode, Encoded | None]:
         schema = pa.schema([("before", row), ("after", row), ("op", pa.string())])
     if sink.encode == "AVRO":
         return avro(schema, name)
+    if sink.message is not None:
+        return encoder(sink.message, schema), Encoded(_pulsar.SchemaType.PROTOBUF_NATIVE, to_schema(sink.message))
     return json_bytes, json_schema(schema, name) if sink.register else None

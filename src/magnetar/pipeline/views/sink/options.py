@@ -8,8 +8,10 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from magnetar.pipeline.connect.errors import SinkError
+from magnetar.pipeline.connect.errors import SchemaError, SinkError
 from magnetar.pipeline.connect.options import WriteOptions, from_risingwave, write_options
+from magnetar.pipeline.connect.protobuf import MessageType, from_location
+from magnetar.pipeline.connect.writing.protobuf_rows import encoder
 from magnetar.pipeline.sql.statements import CreateSink
 
 CONNECTORS: Final = ("pulsar", "magnetar")
@@ -19,7 +21,10 @@ PROPERTIES: Final = "properties.columns"
 REGISTER: Final = "schema.register"
 SNAPSHOT: Final = "snapshot"
 """Whether a sink over a view that was there before it begins with the view's rows, as inserts (the default), or with what changes."""
-OWN: Final = ("connector", PRIMARY_KEY, EVENT_TIME, PROPERTIES, REGISTER, SNAPSHOT)
+MESSAGE: Final = "message"
+LOCATION: Final = "schema.location"
+"""Of ENCODE PROTOBUF: the message, and the file of its descriptor."""
+OWN: Final = ("connector", PRIMARY_KEY, EVENT_TIME, PROPERTIES, REGISTER, SNAPSHOT, MESSAGE, LOCATION)
 """Options that are not the connector's."""
 
 
@@ -31,13 +36,15 @@ class Sink:
     view: str
     schema: pa.Schema
     form: Literal["PLAIN", "UPSERT", "DEBEZIUM"]
-    encode: Literal["JSON", "AVRO"]
+    encode: Literal["JSON", "AVRO", "PROTOBUF"]
     write: WriteOptions
     key: tuple[str, ...] = ()
     event_time: str | None = None
     properties: tuple[str, ...] = ()
     register: bool = False
     snapshot: bool = True
+    message: MessageType | None = None
+    """Of ENCODE PROTOBUF."""
 
 
 def sink_of(statement: CreateSink, schema: pa.Schema, key: tuple[str, ...], append_only: bool) -> Sink:
@@ -52,7 +59,7 @@ def sink_of(statement: CreateSink, schema: pa.Schema, key: tuple[str, ...], appe
     form = given.format if given else "PLAIN" if append_only else "UPSERT"
     encode = given.encode if given else "JSON"
     if encode == "BYTES" or encode == "CSV":
-        raise SinkError(f"sink {statement.name}: ENCODE {encode} is for sources; write ENCODE JSON or AVRO")
+        raise SinkError(f"sink {statement.name}: ENCODE {encode} is for sources; write ENCODE JSON, AVRO or PROTOBUF")
     if given:
         options |= {name.lower(): value for name, value in given.options.items()}
     if options.get(SNAPSHOT, "true").lower() not in ("true", "false"):
@@ -60,6 +67,7 @@ def sink_of(statement: CreateSink, schema: pa.Schema, key: tuple[str, ...], appe
     write = write_options(from_risingwave({name: value for name, value in options.items() if name not in OWN}))
     if write.topic is None:
         raise SinkError(f"sink {statement.name}: WITH names no topic; add topic = '...'")
+    message = _message(statement, options, form, schema) if encode == "PROTOBUF" else None
     event_time = _columns(statement, options, EVENT_TIME, schema)
     if event_time and not pa.types.is_timestamp(schema.field(event_time[0]).type):
         raise SinkError(f"sink {statement.name}: {EVENT_TIME} is {schema.field(event_time[0]).type}, not a timestamp")
@@ -73,9 +81,26 @@ def sink_of(statement: CreateSink, schema: pa.Schema, key: tuple[str, ...], appe
         key=_key(statement, options, schema, form, key, append_only),
         event_time=event_time[0] if event_time else None,
         properties=_columns(statement, options, PROPERTIES, schema),
-        register=encode == "AVRO" or options.get(REGISTER, "false").lower() == "true",
+        register=encode != "JSON" or options.get(REGISTER, "false").lower() == "true",
         snapshot=options.get(SNAPSHOT, "true").lower() == "true",
+        message=message,
     )
+
+
+def _message(statement: CreateSink, options: Mapping[str, str], form: str, schema: pa.Schema) -> MessageType:
+    """Checked against the columns that are sent."""
+    if form == "DEBEZIUM":
+        raise SinkError(f"sink {statement.name}: FORMAT DEBEZIUM is an envelope of its own; write ENCODE JSON or AVRO")
+    if MESSAGE not in options or LOCATION not in options:
+        raise SinkError(
+            f"sink {statement.name}: write ENCODE PROTOBUF (message = 'package.Name', schema.location = 'file:///path/of/descriptors')"
+        )
+    try:
+        found = from_location(options[LOCATION], options[MESSAGE])
+        encoder(found, schema)
+    except SchemaError as error:
+        raise SinkError(f"sink {statement.name}: {error}") from None
+    return found
 
 
 def _key(

@@ -12,13 +12,14 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from magnetar.pipeline.connect.errors import SourceError
-from magnetar.pipeline.connect.options import Connection, read_options
+from magnetar.pipeline.connect.errors import SchemaError, SourceError
+from magnetar.pipeline.connect.options import read_options
+from magnetar.pipeline.connect.reading.protobuf_values import ProtobufValues, reader
 from magnetar.pipeline.connect.reading.record_values import RecordValues
 from magnetar.pipeline.operators.changelog import DELETE, INSERT, UPDATE_AFTER
 from magnetar.pipeline.sql.statements import ColumnDefinition, CreateSource
 from magnetar.pipeline.sql.types import spark_type
-from magnetar.pipeline.views.source.options import reader_options
+from magnetar.pipeline.views.source.options import protobuf_message, reader_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -159,7 +160,7 @@ def _values(
         frame = _inlined(raw, _from_csv(source), f"{DECODED}_fields")
         frame = _inlined(frame, _typed_fields(f"{DECODED}_fields", columns), f"{DECODED}_whole")
         return frame.withColumn(DECODED, F.col(f"{DECODED}_whole.{ONLY}")), {}
-    whole = avro_struct(
+    whole = record_struct(
         source, ", ".join(f"{quoted(each.name)} {spark_type(each.type or 'VARCHAR')}" for each in columns)
     )
     around = f"{DECODED}_whole"
@@ -286,24 +287,35 @@ CORRUPT: Final = "_corrupt_text"
 """Fields of what a decoder gives: the struct, and a text when any of it does not fit."""
 
 
-def avro_struct(source: CreateSource, ddl: str) -> Column:
-    """`{ONLY: the struct, CORRUPT: what is wrong}` of the columns value, __topic and __schemaVersion."""
+def record_struct(source: CreateSource, ddl: str) -> Column:
+    """`{ONLY: the struct, CORRUPT: what is wrong}` of the columns value, __topic and __schemaVersion. Raises SourceError for columns that
+    a message of Protocol Buffers does not have."""
     connection = read_options(reader_options(source)).connection
     kind: Any = StructType.fromDDL(f"{ONLY} STRUCT<{ddl}>, {CORRUPT} STRING")
     wanted = to_arrow_type(kind.fields[0].dataType, timezone="UTC")
     make: Any = arrow_udf  # its overloads know no struct
-    decode = make(_decoder(connection, pa.schema(list(wanted))), returnType=kind)
+    schema = pa.schema(list(wanted))
+    if source.format.encode == "PROTOBUF":
+        message, name = protobuf_message(source)
+        if message is not None:
+            try:
+                reader(message.descriptor(), list(schema))
+            except SchemaError as error:
+                raise SourceError(f"source {source.name}: {error}") from None
+        decode = make(_decoder(lambda: ProtobufValues(connection, schema, message, name), schema), returnType=kind)
+    else:
+        decode = make(_decoder(lambda: RecordValues(connection, schema), schema), returnType=kind)
     found: Column = decode(F.col("value"), F.col("__topic"), F.col("__schemaVersion"))
     return found
 
 
-def _decoder(connection: Connection, schema: pa.Schema) -> Callable[[pa.Array, pa.Array, pa.Array], pa.Array]:
+def _decoder(make: Callable[[], RecordValues], schema: pa.Schema) -> Callable[[pa.Array, pa.Array, pa.Array], pa.Array]:
     """For a task: the credentials travel in its pickled code, which no plan shows."""
     held: list[RecordValues] = []
 
     def decode(values: pa.Array, topics: pa.Array, versions: pa.Array) -> pa.Array:
         if not held:
-            held.append(RecordValues(connection, schema))
+            held.append(make())
         rows: list[pa.Array] = []
         problems: list[str | None] = []
         for first, last, topic, version in _stretches(topics.to_pylist(), versions.to_pylist()):

@@ -13,8 +13,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from magnetar.pipeline.connect.broker import Topics
-from magnetar.pipeline.connect.errors import SourceError
+from magnetar.pipeline.connect.errors import SchemaError, SourceError
 from magnetar.pipeline.connect.options import full_name, read_options
+from magnetar.pipeline.connect.protobuf import columns as columns_of_message
+from magnetar.pipeline.connect.protobuf import of_schema
 from magnetar.pipeline.connect.reading.columns import schema_for
 from magnetar.pipeline.connect.reading.metadata_columns import HIDDEN, METADATA
 from magnetar.pipeline.connect.registered import registered
@@ -31,6 +33,7 @@ from magnetar.pipeline.views.source.options import (
     BYTES_COLUMN,
     ON_DECODE_ERROR,
     decode_policy,
+    protobuf_message,
     reader_options,
     sends_dead_letters,
 )
@@ -130,7 +133,7 @@ def raw_columns(source: CreateSource) -> tuple[str, ...]:
     needed = {"value", *POSITION, *(INCLUDED_COLUMNS[include.kind] for include in source.includes)}
     if source.format.format == "UPSERT" or sends_dead_letters(source):
         needed.add("__key")
-    if source.format.encode == "AVRO":
+    if source.format.encode in ("AVRO", "PROTOBUF"):
         needed.add("__schemaVersion")
     return tuple(name for name in ("value", *METADATA, *HIDDEN) if name in needed)
 
@@ -238,6 +241,26 @@ def _expression(source: CreateSource, column: ColumnDefinition, inputs: tuple[st
     return value if column.type is None else value.cast(spark_type(column.type))
 
 
+def protobuf_columns(source: CreateSource) -> list[tuple[str, str]]:
+    """Of the message that a source names, or of its topic's schema. Raises SourceError."""
+    message, name = protobuf_message(source)
+    try:
+        if message is None:
+            options = read_options(reader_options(source))
+            topics = Topics(options).partitions()
+            found = registered(options.connection, topics[0]) if topics else None
+            if found is None or found.kind != "PROTOBUF_NATIVE":
+                there = "no schema" if found is None else f"one of the type {found.kind}"
+                raise SourceError(
+                    f"source {source.name}: its topic has {there}; register one of the type PROTOBUF_NATIVE before the source is created, "
+                    "or write ENCODE PROTOBUF (message = 'package.Name', schema.location = 'file:///path/of/descriptors')"
+                )
+            message = of_schema(found.definition, name)
+        return columns_of_message(message.descriptor())
+    except SchemaError as error:
+        raise SourceError(f"source {source.name}: {error}") from None
+
+
 _NAMES: Final[dict[type[T.DataType], str]] = {
     T.BooleanType: "BOOLEAN",
     T.IntegerType: "INT",
@@ -254,6 +277,8 @@ _NAMES: Final[dict[type[T.DataType], str]] = {
 
 def registered_columns(source: CreateSource) -> tuple[ColumnDefinition, ...]:
     """Of the newest schema of the source's first topic. Raises SourceError when it has none, SchemaError for a type without an equal."""
+    if source.format.encode == "PROTOBUF":
+        return tuple(ColumnDefinition(name, normalise_type(kind)) for name, kind in protobuf_columns(source))
     options = read_options(reader_options(source))
     topics = Topics(options).partitions()
     found = registered(options.connection, topics[0]) if topics else None

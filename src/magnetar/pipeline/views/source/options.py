@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final, Literal, cast, get_args
 
-from magnetar.pipeline.connect.errors import SourceError
+from magnetar.pipeline.connect.errors import SchemaError, SourceError
 from magnetar.pipeline.connect.options import from_risingwave, full_name
+from magnetar.pipeline.connect.protobuf import MessageType, from_location
 from magnetar.pipeline.connect.segment_order import whole_topic
 from magnetar.pipeline.sql.statements import CreateSource
 
@@ -40,6 +41,19 @@ def reader_options(source: CreateSource) -> dict[str, str]:
 def table_topic(pipeline: str, table: str) -> str:
     """Where the rows of a table lie that is written by INSERT, unless WITH (topic = '...') says so."""
     return f"magnetar-{pipeline}-{re.sub(r'[^a-z0-9_.-]', '_', table.lower())}"
+
+
+def protobuf_message(source: CreateSource) -> tuple[MessageType | None, str | None]:
+    """The type that ENCODE PROTOBUF (message = '...', schema.location = 'file:///...') names, None where the topic's schema says it; and
+    the message's name, if there is one. Raises SourceError."""
+    given = {name.lower(): value for name, value in source.format.options.items()}
+    name, location = given.get("message"), given.get("schema.location")
+    if location is None:
+        return None, name
+    try:
+        return from_location(location, name or ""), name
+    except SchemaError as error:
+        raise SourceError(f"source {source.name}: {error}") from None
 
 
 def decode_policy(source: CreateSource) -> DecodePolicy:
