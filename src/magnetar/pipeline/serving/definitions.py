@@ -131,13 +131,24 @@ class Definitions:
         return Tag(_tag(text))
 
     def _check_right(self, statement: Statement) -> None:
-        reaches = (isinstance(statement, CreateFunction) and statement.language == "python") or (
-            isinstance(statement, CreateSink | CreateSource)
-            and str(statement.options.get("connector", "pulsar")).lower() not in _CONNECTORS
+        reads_file = isinstance(statement, CreateSink | CreateSource) and any(
+            name.lower() == "schema.location"
+            for options in (statement.options, {} if statement.format is None else statement.format.options)
+            for name in options
+        )
+        reaches = (
+            (isinstance(statement, CreateFunction) and statement.language == "python")
+            or reads_file
+            or (
+                isinstance(statement, CreateSink | CreateSource)
+                and str(statement.options.get("connector", "pulsar")).lower() not in _CONNECTORS
+            )
         )
         if not self._may_change(reaches):
             what = (
-                "define functions in Python, or sinks elsewhere than at a broker" if reaches else "change the pipeline"
+                "define functions in Python, sinks elsewhere than at a broker, or what reads a descriptor file"
+                if reaches
+                else "change the pipeline"
             )
             raise QueryError(
                 "42501",

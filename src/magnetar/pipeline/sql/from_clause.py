@@ -349,10 +349,11 @@ class FromClause:
         return _Step(right, "left" if how else "inner", (), False, array)
 
     def _is_constant(self, called: TableFunction, join: exp.Join) -> bool:
-        """Whether a function is joined by a condition of its own, which it may be where it reads no columns."""
+        """Whether a function is an input of its own of an outer join, which it may be where it reads no columns."""
         reads = any(argument.find(exp.Column) for argument in called.arguments)
-        asked = join.args.get("using") or join.args.get("on") not in (None, exp.true())
-        return not reads and bool(asked or (join.side or "").lower() in ("right", "full"))
+        asked = join.args.get("on") not in (None, exp.true())
+        how = (join.side or "").lower()
+        return not reads and bool(join.args.get("using") or how in ("right", "full") or (how == "left" and asked))
 
     def _keys(
         self, sides: list[Side], right: Side, join: exp.Join, terms: list[exp.Expr], how: str

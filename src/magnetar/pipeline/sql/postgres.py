@@ -493,6 +493,18 @@ def _array_agg(node: exp.Expr) -> exp.Expr:
     return of_kind(found, "array")
 
 
+def _filter(node: exp.Expr) -> exp.Expr:
+    """FILTER (WHERE ...) of an aggregate; of one that has become an expression over others it is theirs."""
+    inner = node.this
+    if isinstance(inner, exp.AggFunc):
+        return _same(node)
+    found = inner.copy()
+    calls = [each for each in found.find_all(exp.AggFunc) if each.find_ancestor(exp.Filter) is None]
+    for each in calls:
+        each.replace(exp.Filter(this=each.copy(), expression=node.expression.copy()))
+    return of_kind(found, kind(inner)) if calls else _same(node)
+
+
 def _within_group(node: exp.Expr) -> exp.Expr:
     """`percentile_cont(0.5) WITHIN GROUP (ORDER BY x)`; sqlglot would take Spark's approximation."""
     order = node.expression.expressions
@@ -516,7 +528,7 @@ _RULES: Final[dict[type[exp.Expr], Callable[[Any], exp.Expr]]] = {
     exp.Neg: _same,
     exp.Abs: _same,
     exp.Alias: _same,
-    exp.Filter: _same,
+    exp.Filter: _filter,
     exp.Window: _same,
     exp.Min: _same,
     exp.Max: _same,

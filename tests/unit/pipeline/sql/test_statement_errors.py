@@ -43,7 +43,14 @@ WITH = "WITH (connector='pulsar', topic='a')"
         (f"CREATE TABLE s (a int) {WITH} FORMAT DEBEZIUM ENCODE JSON", 1, 88, "PRIMARY KEY"),
         (f"CREATE TABLE s (a int PRIMARY KEY) {WITH} FORMAT DEBEZIUM ENCODE AVRO", 1, 100, "ENCODE JSON only"),
         (f"CREATE TABLE s (PRIMARY KEY (a)) {WITH} FORMAT DEBEZIUM ENCODE JSON", 1, 98, "name the columns"),
-        (f"CREATE SOURCE s {WITH} FORMAT PLAIN ENCODE PROTOBUF", 1, 74, "JSON, AVRO, CSV, BYTES"),
+        (f"CREATE SOURCE s {WITH} FORMAT PLAIN ENCODE THRIFT", 1, 74, "JSON, AVRO, PROTOBUF, CSV, BYTES"),
+        (f"CREATE SOURCE s {WITH} FORMAT PLAIN ENCODE PROTOBUF (sep = 'x')", 1, 94, "takes message, schema.location"),
+        (
+            f"CREATE SOURCE s {WITH} FORMAT PLAIN ENCODE PROTOBUF (schema.location = 'file:///x')",
+            1,
+            114,
+            "add message =",
+        ),
         (f"CREATE SOURCE s {WITH} FORMAT PLAIN ENCODE CSV", 1, 77, "name the columns in the order of the fields"),
         (f"CREATE SOURCE s (a INT[]) {WITH} FORMAT PLAIN ENCODE CSV", 1, 87, "make a a JSONB"),
         (
