@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
         (
             f"file://{path}",
             "shop.Nothing",
-            "there is no message shop.Nothing; there is shop.Node, shop.Order, shop.Place",
+            r"there is no message shop\.Nothing; there is shop\.Node",
         ),
         (f"file://{tmp_path}/none", "x", "cannot be read: No such file"),
         ("https://registry/x", "x", "write schema.location = 'file:///"),
@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises(SchemaError, match=why):
             reader(ORDER.descriptor(), [pa.field(column, kind)])
-    with pytest.raises(SchemaError, match="'GONE' does not fit the field shop.Order.kind"):
+    with pytest.raises(SchemaError, match=r"'GONE' does not fit the field shop\.Order\.kind"):
         encoder(ORDER, SCHEMA)({"kind": "GONE"})
     sink = parse_one(
         "CREATE SINK k FROM v WITH (connector = 'pulsar', topic = 't', service.url = 'pulsar://h:1') "

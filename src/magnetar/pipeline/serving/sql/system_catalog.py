@@ -241,8 +241,10 @@ _OF_OBJECT: Final = (
 )
 _BYTES: Final = "coalesce((SELECT any_value(bytes) FROM _catalog._objects x WHERE x.oid::VARCHAR = o::VARCHAR OR x.name = o::VARCHAR), 0)"
 
-_DESCRIPTION: Final = "(SELECT any_value(x.description) FROM _catalog.pg_description x WHERE x.objoid::VARCHAR = o::VARCHAR AND x.objsubid = {})"
-
+_DESCRIPTION: Final = (
+    "(SELECT any_value(x.description) FROM _catalog.pg_description x "
+    "WHERE x.objoid::VARCHAR = o::VARCHAR AND x.objsubid = {})"
+)
 _CONSTANT: Final = {
     "true": """pg_table_is_visible(o) pg_type_is_visible(o) pg_function_is_visible(o) pg_opclass_is_visible(o) pg_operator_is_visible(o)
         pg_collation_is_visible(o) pg_conversion_is_visible(o) pg_ts_config_is_visible(o) pg_statistics_obj_is_visible(o)
