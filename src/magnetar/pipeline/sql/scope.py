@@ -265,7 +265,7 @@ Relations = Mapping[str, tuple[str, ...] | None]
 
 def standing_for(column: exp.Expr, written: exp.Expr) -> exp.Expr:
     """A column that holds the value of an expression, which errors show in its place."""
-    column.meta[_WRITTEN] = written.copy()
+    column.meta[_WRITTEN] = _as_written(written)
     return column
 
 

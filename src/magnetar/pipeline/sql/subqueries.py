@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 from sqlglot import exp
 
 from magnetar.pipeline.errors import PlanRefusedError
-from magnetar.pipeline.sql.scope import ADDED, plain_name, refuse
+from magnetar.pipeline.sql.scope import ADDED, plain_name, refuse, standing_for
 from magnetar.pipeline.sql.statements import Query
 
 ColumnsOf: TypeAlias = Callable[[exp.Expr], tuple[str, ...] | None]
@@ -154,7 +154,7 @@ class _Rewriting:
                 found = self._value(node)
                 if grouped and node.find_ancestor(exp.AggFunc) is None:
                     found = exp.Max(this=found)
-            node.replace(found)
+            node.replace(standing_for(found, node))
 
     def _is_there(self, node: exp.Exists) -> exp.Expr:
         inner = self._split(node.this)

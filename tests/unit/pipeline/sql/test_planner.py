@@ -358,3 +358,20 @@ def test_an_expression_is_shown_as_it_was_written() -> None:
     plan = plan_query(Query("SELECT o.amount / c.id AS q FROM o JOIN c ON o.cid = c.id"), RELATIONS)
     assert isinstance(plan, Project)
     assert written(plan.outputs[0].sql) == "o.amount / c.id"
+
+
+@pytest.mark.parametrize(
+    ("query", "part"),
+    [
+        ("SELECT a / (SELECT max(id) FROM c) AS d FROM t", "a / (SELECT MAX(id) FROM c)"),
+        ("SELECT 1 / (SELECT count(*) FROM c WHERE c.id = t.a) AS d FROM t", "1 / (SELECT COUNT(*) FROM c WHERE c.id = t.a)"),
+        ("SELECT a, sum(b) / (SELECT max(id) FROM c) AS d FROM t GROUP BY a", "SUM(b) / (SELECT MAX(id) FROM c)"),
+        ("SELECT 1 / CASE WHEN a IN (SELECT id FROM c) THEN a ELSE 0 END AS d FROM t", "a IN (SELECT id FROM c)"),
+    ],
+)
+def test_an_expression_with_a_subquery_is_shown_as_it_was_written(query: str, part: str) -> None:
+    plan = plan_query(Query(query), RELATIONS)
+    assert isinstance(plan, Project | Aggregate)
+    shown = written(plan.outputs[-1].sql)
+    assert part in shown
+    assert "__sub" not in shown
