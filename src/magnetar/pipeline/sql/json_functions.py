@@ -121,7 +121,7 @@ def aggregated_object(node: exp.JSONBObjectAgg) -> exp.Expr:
         raise refused("jsonb_object_agg() with DISTINCT or ORDER BY", "leave it out: the keys are in order, each once")
     key = text_of(node.this)
     rows = "SORT_ARRAY(COLLECT_LIST(NAMED_STRUCT('n', OCTET_LENGTH(_0), 'k', _1, 'v', _2)))"
-    last = f"FILTER({rows}, (e, i) -> COALESCE(GET({rows}, i + 1).k <> e.k, TRUE))"
-    text = f"ARRAY_JOIN(TRANSFORM({last}, e -> CONCAT(e.k, ': ', e.v)), ', ')"
+    last = "CASE WHEN n IS NULL OR n.k <> e.k THEN CONCAT(e.k, ': ', e.v) END"  # beside the one behind it; NULLs are not joined
+    text = f"ARRAY_JOIN(ZIP_WITH({rows}, SLICE({rows}, 2, GREATEST(SIZE({rows}), 1)), (e, n) -> {last}), ', ')"
     found = f"CASE WHEN COUNT(*) > 0 AND COUNT_IF(_0 IS NULL) = 0 THEN CONCAT('{{', {text}, '}}') END"
     return of_kind(spark_of(found, key, _json(of_kind(key.copy(), "text")), _or_null(node.expression)), "json")

@@ -10,7 +10,8 @@ from sqlglot import exp
 from magnetar.pipeline.errors import SqlError
 from magnetar.pipeline.sql.typed import ArrayKind, MapKind, StructKind, element_kind, kind, of_kind, refused, spark_of
 
-_MERGED: Final = "MAP_CONCAT(MAP_FILTER(_0, (k, v) -> NOT MAP_CONTAINS_KEY(_1, k)), _1)"
+# the names within must not be those of columns
+_MERGED: Final = "MAP_CONCAT(MAP_FILTER(_0, (__key, __value) -> NOT MAP_CONTAINS_KEY(_1, __key)), _1)"
 
 
 def field(node: exp.Dot) -> exp.Expr:
@@ -113,6 +114,6 @@ FUNCTIONS: Final[Mapping[str, Callable[[list[exp.Expr]], exp.Expr]]] = {
     "MAP_FROM_KEY_VALUES": _of_arrays,
     "MAP_CAT": _same_map("map_cat", f"CASE WHEN _0 IS NULL THEN _1 WHEN _1 IS NULL THEN _0 ELSE {_MERGED} END", 2),
     "MAP_INSERT": _same_map("map_insert", _MERGED.replace("_1", "MAP(_1, _2)"), 3),
-    "MAP_DELETE": _same_map("map_delete", "MAP_FILTER(_0, (k, v) -> NOT k <=> _1)", 2),
+    "MAP_DELETE": _same_map("map_delete", "MAP_FILTER(_0, (__key, __value) -> NOT __key <=> _1)", 2),
 }
 """By name. Of a key that is there twice the later value counts, as in RisingWave; `map_from_...` refuses such a key for the row."""

@@ -362,6 +362,8 @@ def _compared(node: exp.Expr) -> exp.Expr:
             return of_kind(spark_of(f"NOT {found}", values, node.this), "bool")
         raise refused("this comparison with ANY or ALL", "write x = ANY(array) or x <> ALL(array)")
     kinds = {kind(node.this), kind(other)}
+    if kinds & {"struct", "map"}:
+        raise SqlError("a STRUCT or MAP is not compared as a whole here; write (x).a = (y).a AND (x).b = (y).b")
     literal = any(isinstance(side, exp.Literal) and side.is_string for side in (node.this, other))
     if "text" in kinds and kinds & set(NUMBERS) and not literal:
         raise SqlError("a text is compared with a number, which PostgreSQL refuses; CAST one side to the other's type")

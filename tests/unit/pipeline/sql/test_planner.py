@@ -28,6 +28,7 @@ from magnetar.pipeline.sql.plan import (
 from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import Query
+from magnetar.pipeline.sql.typed import kind_of_type
 
 RELATIONS = {"t": ("a", "b", "ts", "x"), "u": None, "c": ("id", "name"), "o": ("id", "cid", "amount")}
 A, X = Named("a", "a"), Named("x", "x")
@@ -364,7 +365,10 @@ def test_an_expression_is_shown_as_it_was_written() -> None:
     ("query", "part"),
     [
         ("SELECT a / (SELECT max(id) FROM c) AS d FROM t", "a / (SELECT MAX(id) FROM c)"),
-        ("SELECT 1 / (SELECT count(*) FROM c WHERE c.id = t.a) AS d FROM t", "1 / (SELECT COUNT(*) FROM c WHERE c.id = t.a)"),
+        (
+            "SELECT 1 / (SELECT count(*) FROM c WHERE c.id = t.a) AS d FROM t",
+            "1 / (SELECT COUNT(*) FROM c WHERE c.id = t.a)",
+        ),
         ("SELECT a, sum(b) / (SELECT max(id) FROM c) AS d FROM t GROUP BY a", "SUM(b) / (SELECT MAX(id) FROM c)"),
         ("SELECT 1 / CASE WHEN a IN (SELECT id FROM c) THEN a ELSE 0 END AS d FROM t", "a IN (SELECT id FROM c)"),
     ],
@@ -375,3 +379,37 @@ def test_an_expression_with_a_subquery_is_shown_as_it_was_written(query: str, pa
     shown = written(plan.outputs[-1].sql)
     assert part in shown
     assert "__sub" not in shown
+
+
+def test_the_names_of_columns_are_not_those_within_functions_of_maps() -> None:
+    relations = {"m": Columns.of(("m", "k", "v"), {"m": kind_of_type("MAP(VARCHAR, INT)"), "k": "text", "v": "int"})}
+    plan = plan_query(Query("SELECT map_insert(m, k, v) AS a, map_delete(m, k) AS b FROM m"), relations)
+    assert isinstance(plan, Project)
+    assert [output.sql for output in plan.outputs] == [
+        "MAP_CONCAT(MAP_FILTER(m, (__key, __value) -> NOT MAP_CONTAINS_KEY(MAP(k, v), __key)), MAP(k, v))",
+        "MAP_FILTER(m, (__key, __value) -> NOT __key IS NOT DISTINCT FROM k)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expression", "sql", "kind"),
+    [
+        ("(s).b.c", "(s).b.c", "text"),
+        ("(s).A + 1", "TRY_ADD(((s).a), 1)", "int"),
+        ("(ROW(1, 'x')).f2", "(STRUCT(1 AS f1, 'x' AS f2)).f2", "text"),
+        ("m['a']", "TRY_ELEMENT_AT(m, 'a')", "int"),
+        ("n[1]", "TRY_ELEMENT_AT(n, 1)", "text"),
+        ("MAP {1: 'x', 2: NULL}", "MAP(1, 'x', 2, NULL)", "map"),
+        ("map_keys(m)", "MAP_KEYS(m)", "array"),
+    ],
+)
+def test_structs_and_maps(expression: str, sql: str, kind: str) -> None:
+    types = {"s": "STRUCT<a INT, b STRUCT<c VARCHAR>>", "m": "MAP(VARCHAR, INT)", "n": "MAP(INT, VARCHAR)"}
+    relations = {"t": Columns.of(types, {name: kind_of_type(text) for name, text in types.items()})}
+    plan = plan_query(Query(f"SELECT {expression} AS x, (s).* FROM t"), relations)
+    assert isinstance(plan, Project)
+    assert (plan.outputs[0].sql, plan.outputs[0].kind) == (sql, kind)
+    assert [output.name for output in plan.outputs] == ["x", "a", "b"]
+    for wrong, why in (("(s).z", "has no field z; it has a, b"), ("s::text", "to_jsonb"), ("(m).a", "has no fields")):
+        with pytest.raises(PlanRefusedError, match=why):
+            plan_query(Query(f"SELECT {wrong} AS x FROM t"), relations)
