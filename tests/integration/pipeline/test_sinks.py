@@ -132,7 +132,7 @@ def test_each_change_once_though_the_driver_is_killed_again_and_again(
 def test_what_cannot_be_delivered_is_refused_with_the_fix(to: Callable[..., Any]) -> None:
     for form, options, words in [
         ("FORMAT UPSERT ENCODE JSON", ", primary_key = 'v'", "sink a view that is grouped by"),
-        ("FORMAT UPSERT ENCODE BYTES", "", "write ENCODE JSON or AVRO"),
+        ("FORMAT UPSERT ENCODE BYTES", "", "write ENCODE JSON, AVRO or PROTOBUF"),
         ("", ", event.time.column = 'v'", "not a timestamp"),
         ("", ", properties.columns = 'z'", "names z; there are k, v, at"),
     ]:
