@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from magnetar.pipeline.serving.engine import BATCH_ROWS, Column
-from magnetar.pipeline.serving.sql.translate import QueryError
+from magnetar.pipeline.serving.sql.commands import Command
+from magnetar.pipeline.serving.sql.translate import Query, QueryError
+from magnetar.pipeline.serving.sql.writes import Write
 from magnetar.pipeline.serving.wire import messages
 from magnetar.pipeline.serving.wire.types import TEXT
 from magnetar.pipeline.serving.wire.values import encode_column
@@ -170,3 +173,28 @@ def copy_line(row: Sequence[bytes | None], form: str) -> bytes:
         for value in row
     ]
     return b"\t".join(escaped) + b"\n"
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A statement after Parse. `query` is of the statement itself or of the one within (DECLARE, COPY, EXPLAIN); `columns` when asked."""
+
+    command: Command
+    query: Query | None
+    types: tuple[int, ...]
+    write: Write | None = None
+    columns: tuple[Column, ...] | None = None
+
+
+@dataclass(slots=True)
+class Portal:
+    """`rows` None: a command without rows that is done when it is executed. `tag`: of one that is done, whose rows are left to be sent."""
+
+    prepared: Prepared
+    values: dict[int, Any]
+    formats: Sequence[int]
+    rows: Rows | None = None
+    done: int = 0
+    tag: str = ""
+    held: bool = False
+    """Made by DECLARE: it stays until CLOSE or the transaction's end."""

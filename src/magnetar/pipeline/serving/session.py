@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from magnetar.pipeline.serving.definitions import Definitions
 from magnetar.pipeline.serving.engine import Column, Engine
 from magnetar.pipeline.serving.reader import Snapshot
 from magnetar.pipeline.serving.row_sender import RowSender
-from magnetar.pipeline.serving.rows import FixedRows, QueryRows, Returned, Rows, fields_of, formats_of
+from magnetar.pipeline.serving.rows import FixedRows, Portal, Prepared, QueryRows, Returned, Rows, fields_of, formats_of
 from magnetar.pipeline.serving.session_settings import SessionSettings
 from magnetar.pipeline.serving.session_writes import SessionWrites
 from magnetar.pipeline.serving.shows import described, shown
@@ -25,7 +24,6 @@ from magnetar.pipeline.serving.sql import commands
 from magnetar.pipeline.serving.sql.commands import Command
 from magnetar.pipeline.serving.sql.table_as import TableAs, table_as
 from magnetar.pipeline.serving.sql.translate import Context, Query, QueryError, statements
-from magnetar.pipeline.serving.sql.writes import Write
 from magnetar.pipeline.serving.subscription import Feed, SubscriptionRows
 from magnetar.pipeline.serving.wire import messages
 from magnetar.pipeline.serving.wire.messages import ProtocolError
@@ -41,31 +39,6 @@ IDLE, IN_TRANSACTION, FAILED = "I", "T", "E"
 T = TypeVar("T")
 
 SendBytes = Callable[[bytes], None]
-
-
-@dataclass(slots=True)
-class Prepared:
-    """A statement after Parse. `query` is of the statement itself or of the one within (DECLARE, COPY, EXPLAIN); `columns` when asked."""
-
-    command: Command
-    query: Query | None
-    types: tuple[int, ...]
-    write: Write | None = None
-    columns: tuple[Column, ...] | None = None
-
-
-@dataclass(slots=True)
-class Portal:
-    """`rows` None: a command without rows that is done when it is executed. `tag`: of one that is done, whose rows are left to be sent."""
-
-    prepared: Prepared
-    values: dict[int, Any]
-    formats: Sequence[int]
-    rows: Rows | None = None
-    done: int = 0
-    tag: str = ""
-    held: bool = False
-    """Made by DECLARE: it stays until CLOSE or the transaction's end."""
 
 
 class Session:
