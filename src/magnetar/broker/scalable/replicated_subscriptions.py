@@ -130,6 +130,8 @@ class ReplicatedSubscriptions:
         self._taken = SnapshotsTaken()
         self._of_clusters: frozenset[str] = frozenset()
         self._taking: asyncio.Task[None] | None = None
+        self._newest_is_whole = False
+        """Whether the others had everything when the newest snapshot was begun; else another one follows, though nothing new comes."""
         self._told: dict[tuple[str, str], Vector] = {}
         """By subscription and cluster."""
         self.problems: dict[str, str] = {}
@@ -189,7 +191,8 @@ class ReplicatedSubscriptions:
         progress = await self._progress()
         await self._tell(progress)
         if self._taking is None and self._is_due(progress):
-            self._taking = self._scope.spawn(self._take(rules), f"snapshot of {self._topic}", REPORTED)
+            whole = self._all_sent(progress)
+            self._taking = self._scope.spawn(self._take(rules, whole), f"snapshot of {self._topic}", REPORTED)
         return rules.config.interval_ms / 1000
 
     def _forget(self) -> None:
@@ -221,9 +224,14 @@ class ReplicatedSubscriptions:
         newest, ends = self._taken.newest, progress.ends()
         if ends is None:
             return False
-        return newest is None or newest.here != vector_of(progress.layout, ends)
+        return newest is None or not self._newest_is_whole or newest.here != vector_of(progress.layout, ends)
 
-    async def _take(self, rules: ReplicationRules) -> None:
+    def _all_sent(self, progress: Progress) -> bool:
+        """True if the answers of other clusters, asked from now on, are behind everything that is here: no later ones are further."""
+        places = progress.segments.values()
+        return all(each.sent.get(cluster, each.end) >= each.end for each in places for cluster in self._of_clusters)
+
+    async def _take(self, rules: ReplicationRules, whole: bool) -> None:
         counters = self._counters
         begun_s = self._clock.monotonic_s()
         counters.pending += 1
@@ -231,6 +239,7 @@ class ReplicatedSubscriptions:
             async with asyncio.timeout(rules.config.timeout_ms / 1000):
                 snapshot = await self._all_rounds(frozenset(rules.clusters))
             self._taken.add(snapshot, rules.config.snapshots_max)
+            self._newest_is_whole = whole
             self.snapshot_ms = self._clock.now_ms()
             counters.completed += 1
             counters.duration_ms += (self._clock.monotonic_s() - begun_s) * 1000
