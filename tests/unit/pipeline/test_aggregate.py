@@ -197,12 +197,13 @@ def test_sums_do_not_wrap_around() -> None:
 
 
 def test_what_cannot_be_aggregated_is_said_at_once() -> None:
-    schema = SCHEMA.append(pa.field("d", pa.date32()))
+    schema = SCHEMA.append(pa.field("d", pa.date32())).append(pa.field("l", pa.list_(pa.int64())))
     for calls, text in [
         ([Call("median", "n", "x")], "there are count"),
         ([Call("sum", None, "x")], "needs a column"),
         ([Call("sum", "zz", "x")], "columns"),
         ([Call("sum", "d", "x")], "date32"),
+        ([Call("max", "l", "x")], "arrays, structs and maps are not taken"),
         ([Call("sum", "n", "g")], "twice"),
     ]:
         with pytest.raises(StateSchemaError, match=text):

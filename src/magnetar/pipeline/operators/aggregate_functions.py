@@ -339,6 +339,14 @@ class Average(Sum):
 class Extreme(AggregateFunction):
     """`min(column)` and `max(column)`: the partial result is the value."""
 
+    def __init__(self, call: Call, place: int, kind: pa.DataType) -> None:
+        super().__init__(call, place, kind)
+        if pa.types.is_nested(kind):  # polars knows no least or greatest of them
+            raise StateSchemaError(
+                f"{call.function}({call.column}) of {kind}: arrays, structs and maps are not taken; "
+                "take one of their values, or CAST it to VARCHAR"
+            )
+
     @property
     def _extreme(self) -> str:
         return self._prefix + "value"
