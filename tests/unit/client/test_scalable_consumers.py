@@ -15,10 +15,11 @@ from magnetar.client.client import Endpoint, RemoteClient
 from magnetar.client.scalable.attachment import Attachment, Subscribing
 from magnetar.client.scalable.consumers import QueueConsumer
 from magnetar.client.scalable.context import ClientContext
-from magnetar.client.scalable.errors import ReceiveTimeoutError
+from magnetar.client.scalable.errors import ReceiveTimeoutError, UnreadableMessageError
 from magnetar.client.scalable.layout import Segment
 from magnetar.client.scalable.messages import Message, MessageId
-from magnetar.wire.pulsar.PulsarApi_pb2 import CommandSubscribe
+from magnetar.wire.pulsar.headers import with_checksum
+from magnetar.wire.pulsar.PulsarApi_pb2 import CommandMessage, CommandSubscribe, MessageMetadata
 
 
 class IdleContext(ClientContext):
@@ -78,3 +79,22 @@ async def test_a_consumer_that_is_closed_while_it_leaves_a_segment_leaves_it(mon
     answered.set()
     await closing
     assert left == [segment.topic]
+
+
+@pytest.mark.parametrize("acknowledged", [0, 4])
+async def test_a_batch_that_cannot_be_read_gives_back_what_the_server_counts_it_as(acknowledged: int) -> None:
+    """The application gets one error for all of its messages: a few such batches would use up the window else."""
+    remote = RemoteClient(Endpoint("pulsar://127.0.0.1:1"), AsyncioNetwork(), "test")
+    consumer = QueueConsumer(IdleContext(remote, SystemClock(), TaskScope("test")), "topic://a/b/c", "s")
+    segment = Segment(0, 0, 0xFFFF, True, (), "segment://a/b/c/0000-ffff-0")
+    attachment = consumer._attach(segment, Subscribing("s", CommandSubscribe.Shared))
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=10)
+    metadata.encryption_keys.add(key="k", value=b"v")
+    told = CommandMessage(consumer_id=1)
+    told.message_id.ledgerId, told.message_id.entryId = 1, 2
+    if acknowledged:
+        told.ack_set.append((1 << 10) - (1 << acknowledged))
+    attachment.message(told, with_checksum(metadata, b"secret"))
+    with pytest.raises(UnreadableMessageError):
+        await consumer.receive(1)
+    assert attachment._taken == 10 - acknowledged

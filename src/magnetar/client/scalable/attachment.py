@@ -13,7 +13,7 @@ from magnetar.client.connection import ClientConnection
 from magnetar.client.errors import RequestRefusedError, UnreachableError
 from magnetar.client.scalable.context import ClientContext
 from magnetar.client.scalable.layout import Segment
-from magnetar.client.scalable.messages import Message, MessageId, Place, read_entry
+from magnetar.client.scalable.messages import Message, MessageId, Place, messages_told, read_entry
 from magnetar.wire.pulsar import client_commands, commands
 from magnetar.wire.pulsar.compression import PayloadError
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandMessage, CommandSubscribe, ServerError
@@ -233,14 +233,16 @@ class Attachment:
         try:
             found = read_entry(self.segment.id, self.segment.topic, command, rest, cap_bytes)
         except PayloadError as error:
+            self.taken(messages_told(command, rest) - 1)  # the application takes the error for all of them
             self._sink.unreadable(self, MessageId(self.segment.id, *place), error)
             return
         last = self._last
-        counted = max(1, len(found))
         if not self._subscribing.durable and last is not None and last.place == place:
             found = [each for each in found if each.id.batch_index > last.batch_index]
-        if len(found) < counted:
-            self.taken(counted - len(found))  # the server has counted them
+        if not found or found[0].id.batch_index >= 0:
+            self.taken(
+                messages_told(command, rest) - len(found)
+            )  # the server has counted those that nobody takes as well
         if not found:  # the entry at which a reader begins, and of which it has everything
             self._read = place
             self._send_soon()

@@ -114,6 +114,23 @@ LATEST: Final = Checkpoint(kind=_LATEST)
 """Behind the last message."""
 
 
+_WORD_MASK: Final = (1 << 64) - 1
+
+
+def messages_told(told: CommandMessage, data: bytes) -> int:
+    """How many messages the server counts this entry as against a consumer's permits: those of a batch that are not acknowledged, with such
+    as compaction took away; 1 for what cannot be read."""
+    try:
+        start, end = headers.metadata_bounds(data)
+        metadata = MessageMetadata.FromString(data[start:end])
+    except (ValueError, DecodeError):
+        return 1
+    if not batches.is_batch(metadata):
+        return 1
+    count = metadata.num_messages_in_batch
+    return min(count, sum((word & _WORD_MASK).bit_count() for word in told.ack_set)) if told.ack_set else count
+
+
 def read_entry(segment_id: int, topic: str, told: CommandMessage, data: bytes, cap_bytes: int) -> list[Message]:
     """The messages of an entry that are not acknowledged. Raises PayloadError for what cannot be read: damaged, encrypted, a chunk."""
     if not headers.checksum_matches(headers.without_broker_metadata(data)):
