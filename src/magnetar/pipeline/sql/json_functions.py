@@ -5,13 +5,14 @@ The text is spaced as PostgreSQL writes a JSONB; of an object whose keys are lit
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Final
 
 from sqlglot import exp
 
 from magnetar.pipeline.errors import SqlError
-from magnetar.pipeline.sql.typed import ArrayKind, kind, of_kind, refused, spark_of, text_of
+from magnetar.pipeline.sql.typed import ArrayKind, StructKind, kind, of_kind, refused, spark_of, text_of
 
 _ELEMENT: Final = "__element"
 _DEEP_MAX: Final = 4
@@ -59,9 +60,23 @@ def _json(node: exp.Expr, deep: int = 0) -> exp.Expr:
         inner = _json(of_kind(exp.column(name), found.element), deep + 1)
         each = f"TRANSFORM(_0, {name} -> COALESCE(_1, 'null'))"
         return spark_of(f"CONCAT('[', ARRAY_JOIN({each}, ', '), ']')", node, inner)
+    if isinstance(found, StructKind) and None not in found.fields.values() and deep < _DEEP_MAX:
+        return _json_of_struct(node, found, deep)
     # of what nobody knows the kind, and of text: Spark's JSON of a row that has it, without what stands around it
     whole = "TO_JSON(STRUCT(_0 AS v), MAP('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSSxxx'))"
     return spark_of(f"CASE WHEN NOT _0 IS NULL THEN SUBSTRING({whole}, 6, LENGTH({whole}) - 6) END", node)
+
+
+def _json_of_struct(node: exp.Expr, found: StructKind, deep: int) -> exp.Expr:
+    """An object of the fields; Spark's own JSON of a row gives each time a zone."""
+    parts: list[exp.Expr] = []
+    for name in sorted(found.fields, key=_order):
+        quoted = name.replace("`", "``")
+        field = of_kind(spark_of(f"(_0).`{quoted}`", node), found.fields[name])
+        shown = exp.Literal.string(f"{json.dumps(name, ensure_ascii=False)}: ")
+        value = spark_of("COALESCE(_0, 'null')", _json(field, deep + 1))
+        parts.append(exp.Anonymous(this="concat", expressions=[shown, value]))
+    return spark_of("CASE WHEN NOT _0 IS NULL THEN _1 END", node, _joined(parts, "{", "}"))
 
 
 def _or_null(node: exp.Expr) -> exp.Expr:
