@@ -211,3 +211,10 @@ def test_the_metadata_session_of_a_dead_process_ends() -> None:
 
     with World(1) as world:
         world.run(main())
+
+
+def test_a_topic_that_rolls_over_while_it_is_trimmed_keeps_its_newest_ledger() -> None:
+    """Seed 140656: the ledger that was the newest before the cursors were stored was kept, and the newest one deleted with what had a
+    receipt in it and was not consumed."""
+    result = run_scalable_seed("140656")
+    assert not result.failed, seed_report(result)

@@ -252,13 +252,16 @@ class ManagedLedger:
             return
         self._trimming = True
         try:
-            current = LATEST.ledger_id if self.terminated else self.current_ledger_id
-            await trim(self._context, current, self.cursors.values())
+            await trim(self._context, self._never_trimmed, self.cursors.values())
         except ManagedLedgerFencedError as error:
             self._context.fence(error)
             raise
         finally:
             self._trimming = False
+
+    def _never_trimmed(self) -> int:
+        """The current ledger's id; that of no ledger where no more entries are taken."""
+        return LATEST.ledger_id if self.terminated else self.current_ledger_id
 
     async def terminate(self) -> Position:
         """Take no more entries, for good. Returns the last position. Pending appends complete first."""
@@ -421,8 +424,11 @@ async def _matches(
         return True
 
 
-async def trim(context: LedgerContext, current_ledger_id: int, cursors: Collection[ManagedCursor]) -> int:
+async def trim(context: LedgerContext, current: Callable[[], int], cursors: Collection[ManagedCursor]) -> int:
     """Delete what no durable cursor needs and retention does not keep; returns the number of deleted ledgers.
+
+    `current` tells the ledger that is never deleted, and is asked again under the lock: while cursors are stored the topic may have gone on
+    to other ledgers, and the newest of them looks consumed between two of its entries.
 
     A cursor counts with what it has stored, not with what it has in memory: after a crash it would come back there, and must
     find its ledgers. `cursors` is looked at again under the lock, so one created meanwhile counts too. Raises
@@ -430,6 +436,7 @@ async def trim(context: LedgerContext, current_ledger_id: int, cursors: Collecti
     """
     durable = [cursor for cursor in cursors if cursor.durable]
     now_ms = context.clock.now_ms()
+    current_ledger_id = current()
     hoped = deletable(
         context.index, current_ledger_id, _slowest(c.mark_delete_position for c in durable), now_ms, context.config
     )
@@ -446,7 +453,7 @@ async def trim(context: LedgerContext, current_ledger_id: int, cursors: Collecti
             return 0
         durable = [cursor for cursor in cursors if cursor.durable]
         slowest = _slowest(min(c.stored_mark_delete, c.mark_delete_position) for c in durable)
-        chosen = deletable(context.index, current_ledger_id, slowest, now_ms, context.config)
+        chosen = deletable(context.index, current(), slowest, now_ms, context.config)
         if not chosen:
             return 0
         await context.store.save(remove=chosen)
