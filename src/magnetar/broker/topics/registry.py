@@ -254,7 +254,7 @@ class TopicRegistry:
             raise TopicNotFoundError(f"Topic {name} does not exist")
 
     async def _close(self, topic: AnyTopic) -> None:
-        """What is no longer among the loaded ones; nobody else is at it."""
+        """Close a topic that has been taken out of the loaded ones, under its lock."""
         self._unloaded_ms[topic.name] = self._context.clock.now_ms()
         self._unloaded_ms.move_to_end(topic.name)
         if len(self._unloaded_ms) > UNLOADED_MAX:

@@ -375,7 +375,7 @@ def _joined(node: Node) -> Node | None:
 
 
 def _joined_texts(node: Node) -> Node | None:
-    """concat and concat_ws of what is no text."""
+    """concat and concat_ws of values that are not text."""
     if all(is_text(each) for each in node.expressions):
         return None
     found = node.copy()

@@ -110,7 +110,7 @@ INNER: Final = frozenset(
         "time_of_interval",
     ]
 )
-"""Those that are no functions of PostgreSQL."""
+"""Macros for our own use, which PostgreSQL has no functions for."""
 
 
 def macro_statements() -> list[str]:
